@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from normgen import cache
 from normgen.devices.cuda import executor as cuda
+from normgen.errors import warn_once
 from tests.fakes import machine as machines
 from tests.fakes.arrays import install
 from tests.fakes.driver import FakeDriver
+
+
+@pytest.fixture
+def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has opened no cache and warned of nothing."""
+    cache._opened.cache_clear()
+    warn_once.cache_clear()
+    monkeypatch.setattr(cache, "_temporary", None)
 
 
 @pytest.fixture

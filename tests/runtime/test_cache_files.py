@@ -7,27 +7,22 @@ import stat
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from normgen import cache as cache_module
 from normgen import cache_files
 from normgen.cache import Cache, digest
-from normgen.errors import warn_once
 from tests.threads import at_once
 
 KEY = digest("a kernel", "its flags")
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other rights")
-
-
-@pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache_module._opened.cache_clear()
-    warn_once.cache_clear()
-    monkeypatch.setattr(cache_module, "_temporary", None)
+pytestmark = [
+    pytest.mark.usefixtures("afresh"),
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has other rights"),
+]
 
 
 def refused(root: Path, pattern: str) -> None:
@@ -44,15 +39,25 @@ def refused(root: Path, pattern: str) -> None:
     assert not [path for path in root.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["root", "folder"])
-@pytest.mark.parametrize(("mode", "who"), [(0o777, "everyone"), (0o775, "its group")])
+@pytest.mark.parametrize("linked", [False, True], ids=["itself", "link"])
+@pytest.mark.parametrize(
+    ("mode", "who", "within"),
+    [(0o777, "everyone", False), (0o775, "its group", True)],
+    ids=["root", "folder"],
+)
 def test_a_directory_that_others_may_write_is_refused(
-    tmp_path: Path, mode: int, who: str, within: bool
+    tmp_path: Path, mode: int, who: str, within: bool, linked: bool
 ) -> None:
-    folder = tmp_path / KEY[:2] if within else tmp_path
-    folder.mkdir(exist_ok=True)
-    folder.chmod(mode)
-    refused(tmp_path, f"{folder} can be written by {who}: chmod go-w {folder}; .* in a temporary")
+    root = tmp_path / "c"
+    place = root / KEY[:2] if within else root
+    theirs = tmp_path / "theirs" if linked else place
+    theirs.mkdir(parents=True)
+    theirs.chmod(mode)
+    if linked:
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(theirs)
+    refused(root, f"{place} can be written by {who}: chmod go-w {place}; .* in a temporary")
+    assert not [path for path in theirs.rglob("*") if path.is_file()]
 
 
 def test_a_directory_that_cannot_be_made_is_replaced(tmp_path: Path) -> None:
@@ -61,19 +66,6 @@ def test_a_directory_that_cannot_be_made_is_replaced(tmp_path: Path) -> None:
     (tmp_path / KEY[:2]).write_text("")
     with pytest.warns(RuntimeWarning, match="cannot write to the cache"):
         assert Cache(tmp_path).get_or_build_bytes(KEY, lambda: b"never") == b"here"
-
-
-@pytest.mark.parametrize("within", [False, True], ids=["root", "folder"])
-def test_a_link_to_such_a_directory_is_refused(tmp_path: Path, within: bool) -> None:
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs").chmod(0o777)
-    root = tmp_path / "c"
-    if within:
-        root.mkdir()
-    link = root / KEY[:2] if within else root
-    link.symlink_to(tmp_path / "theirs")
-    refused(root, f"{link} can be written by everyone")
-    assert not list((tmp_path / "theirs").iterdir())
 
 
 def test_a_link_to_a_directory_of_one_s_own_is_followed(tmp_path: Path) -> None:
@@ -106,13 +98,14 @@ def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, where: str) ->
         assert Cache(tmp_path / "c").get_or_build_bytes(KEY, lambda: b"ours") == b"ours"
 
 
-def test_entries_are_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_folders_and_entries_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        cache = Cache(tmp_path / "c")
+        cache = Cache(tmp_path / "deep" / "c")
         path = cache.get_or_build(KEY, lambda target: target.write_bytes(b"ours"))
     finally:
         os.umask(before)
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (cache.root, path.parent)} == {0o700}
     assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     assert cache.get_or_build_bytes(KEY, lambda: b"never") == b"ours"
     path.chmod(0o666)
@@ -140,15 +133,14 @@ def _dangling(path: Path) -> None:
     path.symlink_to(path.parent / "nothing")
 
 
-@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
 @pytest.mark.parametrize("make", [_fifo, _directory, _link, _dangling])
-def test_no_plain_file_is_no_entry(tmp_path: Path, make: object, twice: bool) -> None:
+def test_no_plain_file_is_no_entry(tmp_path: Path, make: Callable[[Path], None]) -> None:
     cache = Cache(tmp_path / "c")
     path = cache.path(KEY, ".so")
     path.parent.mkdir(mode=0o700)
-    for _ in range(1 + twice):
+    for _ in range(2):
         path.unlink(missing_ok=True)
-        make(path)  # type: ignore[operator]
+        make(path)
         # A FIFO that is opened to read has its reader wait for ever.
         found = at_once(lambda: cache.get_or_build_bytes(KEY, lambda: b"binary", ".so"), seconds=20)
         assert found == [b"binary"]
@@ -158,14 +150,16 @@ def test_no_plain_file_is_no_entry(tmp_path: Path, make: object, twice: bool) ->
 
 
 @pytest.mark.parametrize("make", [_fifo, _directory, _dangling])
-@pytest.mark.parametrize("name", [f"{KEY[:2]}/{KEY}.lock", "size", "size.lock"])
-def test_nor_is_it_a_lock_or_a_count(tmp_path: Path, make: object, name: str) -> None:
-    (tmp_path / "c" / KEY[:2]).mkdir(mode=0o700, parents=True)
-    make(tmp_path / "c" / name)  # type: ignore[operator]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ask = partial(Cache(tmp_path / "c").get_or_build_bytes, KEY, lambda: b"binary")
-        assert at_once(ask, seconds=20) == [b"binary"]
+def test_nor_is_it_a_lock_or_a_count(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    for number, name in enumerate((f"{KEY[:2]}/{KEY}.lock", "size", "size.lock")):
+        root = tmp_path / str(number)
+        (root / KEY[:2]).mkdir(mode=0o700, parents=True)
+        root.chmod(0o700)
+        make(root / name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ask = partial(Cache(root).get_or_build_bytes, KEY, lambda: b"binary")
+            assert at_once(ask, seconds=20) == [b"binary"]
 
 
 # Locks.

@@ -9,21 +9,20 @@ import jinja2
 import lark
 import pytest
 
-from normgen import cache as cache_module
 from normgen.cache_results import kept, sources
 from normgen.dsl.syntax import parser
-from normgen.errors import warn_once
 from normgen.kernel.templates import environment
 
 TEMPLATE = "shared/clear.cu.jinja"
+
+
+pytestmark = pytest.mark.usefixtures("afresh")
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("NORMGEN_CACHE", raising=False)
-    cache_module._opened.cache_clear()
-    warn_once.cache_clear()
     return tmp_path
 
 
@@ -42,15 +41,12 @@ def test_what_it_depends_on_tells_results_apart() -> None:
     assert kept("letter", ("a",), lambda: b"3") == b"3"
 
 
-def test_the_tables_of_the_parser_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_the_parser_and_templates_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parser.__wrapped__()
-    monkeypatch.setattr(lark.Lark, "__init__", refuse)
-    assert parser.__wrapped__().parse_interactive("norm", start="spec").accepts()
-
-
-def test_templates_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     template()
+    monkeypatch.setattr(lark.Lark, "__init__", refuse)
     monkeypatch.setattr(jinja2.Environment, "compile", refuse)
+    assert parser.__wrapped__().parse_interactive("norm", start="spec").accepts()
     assert template().name == TEMPLATE
 
 
