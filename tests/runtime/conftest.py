@@ -55,7 +55,7 @@ def _library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
+def pycuda_machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
     """The real PyCUDA over the recording libcuda, with nvcc replaced by a script."""
     return _machine(request, tmp_path, "pycuda")
 
@@ -67,7 +67,7 @@ def bindings_machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines
 
 
 @pytest.fixture(params=machines.LAUNCHERS)
-def any_machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
     """Each launcher in turn."""
     return _machine(request, tmp_path, request.param)
 

@@ -261,7 +261,7 @@ def test_windows_of_our_own_arrays(driver: FakeDriver) -> None:
     assert rows.window(0, (0, 4), (5, 1)).get().shape == (0, 4)
 
 
-def test_pycuda_s_own_arrays(machine: Machine) -> None:
+def test_pycuda_s_own_arrays(pycuda_machine: Machine) -> None:
     code = """
     import ml_dtypes, numpy as np
     import pycuda.driver as api, pycuda.gpuarray as gpuarray
@@ -284,8 +284,8 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
     assert (other.get() == np.arange(5)).all()
     ours = arrays.scratch(there.library, there.owner, there.device, 64)
     """
-    machine.check(code)
-    assert [line for line in machine.log if line.startswith("copy")] == ["copy in 20", "copy out 20"]
+    pycuda_machine.check(code)
+    assert [line for line in pycuda_machine.log if line.startswith("copy")] == ["copy in 20", "copy out 20"]
     sizes = [(6, "primary0"), (8, "primary0"), (8, "primary0"), (20, "own0"), (20, "own0"), (64, "own0")]
-    allocated = [line for line in machine.log if line.startswith("allocate")]
+    allocated = [line for line in pycuda_machine.log if line.startswith("allocate")]
     assert allocated == [f"allocate {size} in {context}" for size, context in sizes]

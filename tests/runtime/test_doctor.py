@@ -62,7 +62,7 @@ def test_what_the_doctor_says(
 ) -> None:
     situation = SITUATIONS[name]
     version = ".".join(map(str, need_nvrtc().version))
-    fixture = "machine" if name == "pycuda-nvcc" else "bindings_machine"
+    fixture = "pycuda_machine" if name == "pycuda-nvcc" else "bindings_machine"
     machine: Machine = request.getfixturevalue(fixture)
     done = machine.run(PRELUDE, HIDDEN=situation.hidden, **situation.environment)
     assert (done.returncode, done.stderr) == (situation.exit, "")

@@ -82,49 +82,29 @@ def test_a_file_of_someone_else_is_left_alone(temporary: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        (
-            "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n",
-            "needs a C++ compiler beside it, and does not find gcc: install g++",
-        ),
-        ("nvcc fatal   : Failed to preprocess host compiler properties.\n", "does not find one: install"),
-        ("nvcc fatal   : Cannot find compiler 'cl.exe' in PATH\n", "does not find cl.exe: install"),
-        (
-            "host_config.h:137:2: error: #error -- unsupported GNU version! gcc versions later than 15",
-            "does not take the C++ compiler beside it (unsupported GNU version): install",
-        ),
-        ("nvcc fatal   : Unsupported gpu architecture 'sm_999'\n", "does not compile for sm_999"),
-        (
-            "nvcc fatal   : Value 'sm_999' is not defined for option 'gpu-architecture'\n",
-            "does not compile for sm_999",
-        ),
-    ],
-)
-def test_what_nvcc_lacks_is_one_line(output: str, message: str, temporary: Path) -> None:
-    error = nvcc.failure("the text", ["nvcc"], output, 1)
-    assert isinstance(error, ToolchainMissing) and error.exit_code == 3
-    assert message in str(error) and "\n" not in str(error)
+UNDEFINED = "nvcc fatal   : Failed to preprocess host compiler properties.\n"
+LACKING = {
+    f"gcc: No such file or directory\n{UNDEFINED}": "beside it, and does not find gcc: install g++",
+    UNDEFINED: "does not find one: install",
+    "nvcc fatal   : Cannot find compiler 'cl.exe' in PATH\n": "does not find cl.exe: install",
+    "host_config.h:137:2: error: #error -- unsupported GNU version! gcc versions later than 15": (
+        "does not take the C++ compiler beside it (unsupported GNU version): install"
+    ),
+    "nvcc fatal   : Unsupported gpu architecture 'sm_999'\n": "does not compile for sm_999",
+    "nvcc fatal   : Value 'sm_999' is not defined for option 'gpu-architecture'\n": "compile for sm_999",
+}
+
+
+def test_what_nvcc_lacks_is_one_line(temporary: Path) -> None:
+    for output, message in LACKING.items():
+        error = nvcc.failure("the text", ["nvcc"], output, 1)
+        assert isinstance(error, ToolchainMissing) and error.exit_code == 3
+        assert message in str(error) and "\n" not in str(error)
     assert not list(temporary.iterdir())
 
 
 @pytest.mark.nvcc
-def test_nvcc_without_a_compiler_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        nvcc.find_nvcc()
-    except ToolchainMissing as reason:
-        pytest.skip(str(reason))
-    monkeypatch.setenv("NVCC_CCBIN", "/nonexistent/g++")
-    with pytest.raises(ToolchainMissing, match=r"needs a C\+\+ compiler beside it, and does not find"):
-        nvcc.compile_text('extern "C" __global__ void one() {}', "sm_90")
-    with pytest.raises(ToolchainMissing, match="does not compile for sm_11"):
-        monkeypatch.delenv("NVCC_CCBIN")
-        nvcc.compile_text('extern "C" __global__ void one() {}', "sm_11")
-
-
-@pytest.mark.nvcc
-def test_nvcc_compiles_and_reports() -> None:
+def test_nvcc_itself(monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
     try:
         nvcc.find_nvcc()
     except ToolchainMissing as reason:
@@ -137,6 +117,10 @@ def test_nvcc_compiles_and_reports() -> None:
     assert (usage.entry, usage.spilled, usage.shared) == ("one", 0, 256) and 0 < usage.registers < 64
     ptx, _ = nvcc.compile_text(text, "sm_80", target="ptx")
     assert b".target sm_80" in ptx
-    with pytest.raises(CompileError, match="nonsense") as caught:
+    with pytest.raises(CompileError, match="nonsense"):
         nvcc.compile_text("nonsense", "sm_90")
-    Path(caught.value.source_path).unlink()
+    with pytest.raises(ToolchainMissing, match="does not compile for sm_11"):
+        nvcc.compile_text(text, "sm_11")
+    monkeypatch.setenv("NVCC_CCBIN", "/nonexistent/g++")
+    with pytest.raises(ToolchainMissing, match=r"needs a C\+\+ compiler beside it, and does not find"):
+        nvcc.compile_text(text, "sm_90")

@@ -43,18 +43,13 @@ def afresh() -> Iterator[None]:
 @pytest.mark.nvrtc
 def test_texts_written_for_nvcc_compile(library: Library) -> None:
     compiler = Nvrtc()
-    assert compiler.compile(TEXT, "sm_90").startswith(b"\x7fELF")
-    ptx = compiler.build(TEXT, "sm_80", "ptx")
-    assert b".target sm_80" in ptx and not ptx.endswith(b"\0")
     assert compiler.version() >= (12, 0)
-
-
-@pytest.mark.nvrtc
-def test_threads_compile_at_once(library: Library) -> None:
-    texts = [TEXT.replace("kernel", f"kernel{k}") for k in range(6)]
-    with ThreadPoolExecutor(3) as threads:
-        made = list(threads.map(lambda text: Nvrtc().build(text, "sm_90", "ptx"), texts))
-    assert all(f".entry kernel{k}(".encode() in ptx for k, ptx in enumerate(made))
+    assert compiler.compile(TEXT, "sm_90").startswith(b"\x7fELF")
+    texts = [TEXT.replace("kernel", f"kernel{k}") for k in range(3)]
+    with ThreadPoolExecutor(3) as threads:  # which compile at once
+        made = list(threads.map(lambda text: Nvrtc().build(text, "sm_80", "ptx"), texts))
+    for k, ptx in enumerate(made):
+        assert f".entry kernel{k}(".encode() in ptx and b".target sm_80" in ptx and not ptx.endswith(b"\0")
 
 
 @pytest.mark.nvrtc
@@ -77,63 +72,50 @@ def test_the_key_of_a_binary_tells_builds_and_headers_apart(
 
 
 @pytest.mark.nvrtc
-def test_bad_text_is_kept_with_what_was_said(library: Library) -> None:
-    with pytest.raises(CompileError) as caught:
+def test_texts_and_options_that_are_refused(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompileError, match='"nonsense" is undefined') as caught:
         Nvrtc().compile('extern "C" __global__ void kernel() { nonsense; }', "sm_90")
-    assert '"nonsense" is undefined' in str(caught.value)
     kept = Path(caught.value.source_path)
     assert "// nvrtc -arch=sm_90 " in kept.read_text()
     kept.unlink()
-
-
-@pytest.mark.nvrtc
-@pytest.mark.parametrize(("arch", "said"), [("sm_999", "too old (pip install"), ("sm_20", "too new")])
-def test_a_card_that_it_does_not_know(library: Library, arch: str, said: str) -> None:
-    with pytest.raises(ToolchainMissing, match=f"and not for {arch}") as caught:
-        Nvrtc().compile(TEXT, arch)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.nvrtc
-def test_a_library_that_does_not_work(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arch, said in (("sm_999", r"too old \(pip install"), ("sm_20", "too new")):
+        with pytest.raises(ToolchainMissing, match=f"^[^\n]*and not for {arch}[^\n]*{said}[^\n]*$"):
+            Nvrtc().compile(TEXT, arch)
     monkeypatch.setattr(Nvrtc, "options", ("-no-such-option",))
-    with pytest.raises(ToolchainMissing, match=r"does not work here: .*no-such-option") as caught:
+    with pytest.raises(ToolchainMissing, match=r"^[^\n]*does not work here: [^\n]*no-such-option[^\n]*$"):
         Nvrtc().compile(TEXT, "sm_90")
-    assert "\n" not in str(caught.value)
 
 
 def _raise(*_: Any) -> Any:
     raise RuntimeError("not found")
 
 
+NOWHERE = SimpleNamespace(
+    load_nvidia_dynamic_lib=lambda _: SimpleNamespace(abs_path="/nowhere"),
+    find_nvidia_header_directory=lambda _: None,
+)
+
+
 @pytest.mark.parametrize(
-    ("modules", "said"),
+    ("name", "module", "said"),
     [
-        ({"cuda.bindings": None}, "takes the package cuda-bindings"),
+        ("cuda.bindings", None, "takes the package cuda-bindings"),
         (
-            {"cuda.pathfinder": SimpleNamespace(load_nvidia_dynamic_lib=_raise)},
+            "cuda.pathfinder",
+            SimpleNamespace(load_nvidia_dynamic_lib=_raise),
             "takes NVRTC, which is not found",
         ),
-        (
-            {
-                "cuda.pathfinder": SimpleNamespace(
-                    load_nvidia_dynamic_lib=lambda _: SimpleNamespace(abs_path="/nowhere"),
-                    find_nvidia_header_directory=lambda _: None,
-                )
-            },
-            "takes CUDA's headers",
-        ),
+        ("cuda.pathfinder", NOWHERE, "takes CUDA's headers"),
     ],
     ids=["package", "library", "headers"],
 )
 def test_what_is_missing_is_one_line(
-    library: Library, afresh: None, monkeypatch: pytest.MonkeyPatch, modules: dict[str, Any], said: str
+    library: Library, afresh: None, monkeypatch: pytest.MonkeyPatch, name: str, module: Any, said: str
 ) -> None:
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.delattr(sys.modules["cuda"], name.partition(".")[2], raising=False)
-        if module is not None:
-            monkeypatch.setattr(sys.modules["cuda"], name.partition(".")[2], module, raising=False)
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delattr(sys.modules["cuda"], name.partition(".")[2], raising=False)
+    if module is not None:
+        monkeypatch.setattr(sys.modules["cuda"], name.partition(".")[2], module, raising=False)
     with pytest.raises(ToolchainMissing) as caught:
         find_nvrtc()
     assert said in str(caught.value) and str(caught.value).endswith(nvrtc.INSTALL)

@@ -38,72 +38,54 @@ TAKEN = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def install(patch: pytest.MonkeyPatch, there: tuple[str, ...] = ALL) -> None:
     """Only these parts are installed, and no variable asks for any."""
-    there = getattr(request, "param", ALL)
-    monkeypatch.setattr(toolchains, "_INSTALLED", {part: lambda part=part: part in there for part in ALL})
+    patch.setattr(toolchains, "_INSTALLED", {part: lambda part=part: part in there for part in ALL})
     for variable in (toolchains.LAUNCHER_VARIABLE, toolchains.COMPILER_VARIABLE):
-        monkeypatch.delenv(variable, raising=False)
+        patch.delenv(variable, raising=False)
 
 
-@pytest.mark.parametrize("how", ["arguments", "variables"])
-@pytest.mark.parametrize(("installed", "launcher", "compiler", "taken"), TAKEN, indirect=["installed"])
+@pytest.mark.parametrize(("there", "launcher", "compiler", "taken"), TAKEN)
 def test_the_rule(
-    installed: None, launcher: str, compiler: str, taken: str, how: str, monkeypatch: pytest.MonkeyPatch
+    there: tuple[str, ...], launcher: str, compiler: str, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if how == "variables":
-        monkeypatch.setenv(toolchains.LAUNCHER_VARIABLE, launcher)
-        monkeypatch.setenv(toolchains.COMPILER_VARIABLE, compiler)
-        found = toolchains.chosen()
-    else:
-        found = toolchains.chosen(launcher or None, compiler or None)
-    assert f"{found.launcher} {found.compiler}" == taken
+    """By arguments, and by variables."""
+    install(monkeypatch, there)
+    found = toolchains.chosen(launcher or None, compiler or None)
+    monkeypatch.setenv(toolchains.LAUNCHER_VARIABLE, launcher)
+    monkeypatch.setenv(toolchains.COMPILER_VARIABLE, compiler)
+    assert found == toolchains.chosen() and f"{found.launcher} {found.compiler}" == taken
 
 
-@pytest.mark.parametrize(
-    ("launcher", "compiler", "kind"),
-    [
+def test_a_driver_has_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    for launcher, compiler, kind in (
         ("pycuda", "nvcc", PyCudaCompiler),
-        ("pycuda", "nvrtc", Nvrtc),
         ("cuda-bindings", "nvcc", Nvcc),
         ("cuda-bindings", "nvrtc", Nvrtc),
-    ],
-)
-def test_a_driver_has_its_compiler(installed: None, launcher: str, compiler: str, kind: type) -> None:
-    made = toolchains.make_driver(launcher, compiler)
-    assert made.name == launcher
-    assert type(made.compiler) is kind
+    ):
+        made = toolchains.make_driver(launcher, compiler)
+        assert made.name == launcher and type(made.compiler) is kind
+    with pytest.raises(ValueError, match="own compiler"):
+        cuda.use_driver(FakeDriver(), "nvcc")
 
 
-@pytest.mark.parametrize("installed", [("nvrtc",), ("nvcc",), ALL, ()], indirect=True, ids=str)
-def test_compiling_ahead_takes_no_launcher(
-    installed: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = request.node.callspec.params["installed"]
+@pytest.mark.parametrize("there", [("nvrtc",), ("nvcc",), ALL, ()], ids=str)
+def test_compiling_ahead_takes_no_launcher(there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, there)
     assert toolchains.compiler_ahead().name == ("nvcc" if "nvcc" in there else "nvrtc")
     monkeypatch.setenv(toolchains.COMPILER_VARIABLE, "nvrtc")
     assert toolchains.compiler_ahead().name == "nvrtc"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "said"),
-    [
-        (("rocm", None), DeviceMissing, "there are pycuda and cuda-bindings (NORMGEN_LAUNCHER)"),
-        ((None, "clang"), ToolchainMissing, "there are nvcc and nvrtc (NORMGEN_COMPILER)"),
-    ],
-)
-def test_a_name_that_there_is_not(
-    installed: None, arguments: tuple[str, str], kind: type[MachineError], said: str
-) -> None:
-    with pytest.raises(kind) as caught:
-        cuda.use_driver(*arguments)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_driver_of_ones_own_has_its_own_compiler() -> None:
-    with pytest.raises(ValueError, match="own compiler"):
-        cuda.use_driver(FakeDriver(), "nvcc")
+def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    with pytest.raises(
+        DeviceMissing, match=r"there are pycuda and cuda-bindings \(NORMGEN_LAUNCHER\)[^\n]*$"
+    ):
+        cuda.use_driver("rocm", None)
+    with pytest.raises(ToolchainMissing, match=r"there are nvcc and nvrtc \(NORMGEN_COMPILER\)[^\n]*$"):
+        cuda.use_driver(None, "clang")
 
 
 def test_a_driver_that_is_too_old_says_so(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
