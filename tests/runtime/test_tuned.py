@@ -5,32 +5,29 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import normgen
-from normgen.devices.cuda import executor as cuda
+from normgen.arrays.device_array import DeviceArray
 from normgen.errors import warn_once
 from normgen.launching.launch import Binding
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.measure.norms import contiguous_binding
 from normgen.package.direction import Direction, directions
-from normgen.package.records import Package
 from normgen.runtime.planning import store
 from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.store import Tuned, Workload
 from normgen.runtime.planning.tuned import STORE, call_key, plan_tuned
 from tests.fakes.driver import FakeDriver
 from tests.generated import generated
-from tests.threads import at_once
+from tests.threads import at_once, forked
 
-ROOT = Path(__file__).parent.parent.parent
 SIZES = {"...": 64, "D": 1024}
 
 
@@ -43,12 +40,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @functools.cache
-def package() -> Package:
-    return normgen.load("rmsnorm").package
-
-
 def direction(name: str = "backward") -> Direction:
-    return next(each for each in directions(package()) if each is not None and each.name == name)
+    forward, backward = directions(normgen.load("rmsnorm").package)
+    assert backward is not None
+    return forward if name == "forward" else backward
 
 
 def binding(sizes: dict[str, int] = SIZES, dtype: str = "bf16", name: str = "backward") -> Binding:
@@ -64,15 +59,11 @@ def last_offer(device: Machine = USUAL_MACHINE) -> Choice:
     return Choice("fused", {other.kernel.name: other.knobs})
 
 
-def workload_on(device: Machine) -> Workload:
-    return Workload(direction().record, device)
-
-
 def keep(
     choice: Choice | None = None, sizes: dict[str, int] = SIZES, device: Machine = USUAL_MACHINE
 ) -> Path:
-    found = Tuned(choice or last_offer(), 90.0, 100.0)
-    record, workload = direction().record, workload_on(device)
+    record = direction().record
+    workload, found = Workload(record, device), Tuned(choice or last_offer(), 90.0, 100.0)
     STORE.put(workload, call_key(record, binding(sizes)), found, "rmsnorm backward")
     return STORE.where(workload)
 
@@ -91,16 +82,20 @@ def test_what_is_kept_is_found_by_exactly_such_calls() -> None:
     assert planned() == planned() != usual()
     assert planned().launches[0].block != usual().launches[0].block
     assert planned().notes[-1] == "tuned: 90.00 us measured, 100.00 without"
-    others = [
+    for how in (
         {"sizes": {**SIZES, "...": 65}},
         {"sizes": {**SIZES, "D": 1032}},
         {"dtype": "f16"},
         {"device": replace(USUAL_MACHINE, multiprocessors=100)},
         {"device": replace(USUAL_MACHINE, name="another")},
         {"device": replace(USUAL_MACHINE, arch="sm_100")},
-    ]
-    for how in others:
+    ):
         assert planned(**how) == usual(**how), how
+    keep(sizes=SIZES | {"...": 128})  # what was kept can be forgotten, and others stay
+    workload = Workload(direction().record, USUAL_MACHINE)
+    STORE.put(workload, call_key(direction().record, binding()), None, "rmsnorm backward")
+    assert planned() == usual()
+    assert planned(SIZES | {"...": 128}) != usual(SIZES | {"...": 128})
 
 
 def test_the_host_and_those_who_decline_get_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +116,8 @@ def test_the_key_tells_calls_apart() -> None:
     without_saves = replace(call, operands=tuple(o for o in call.operands if o[0] != "rstd"))
     assert call_key(record, without_saves) == key, "what a forward saves does not matter"
     without_gain = replace(call, operands=tuple(o for o in call.operands if o[0] != "w"))
-    askew = replace(
-        call, operands=tuple((n, replace(o, alignment=2) if n == "x" else o) for n, o in call.operands)
-    )
+    x = dict(call.operands)["x"]
+    askew = replace(call, operands=tuple({**dict(call.operands), "x": replace(x, alignment=2)}.items()))
     added = replace(call, accumulate=True)
     assert len({key, *(call_key(record, other) for other in (without_gain, askew, added))}) == 4
 
@@ -150,44 +144,31 @@ def test_a_fifo_in_the_store_s_place_stops_nobody() -> None:
         assert at_once(planned, seconds=20) == [usual()]
 
 
-def test_what_was_kept_can_be_forgotten_and_others_stay() -> None:
-    keep()
-    keep(sizes=SIZES | {"...": 128})
-    STORE.put(workload_on(USUAL_MACHINE), call_key(direction().record, binding()), None, "rmsnorm backward")
-    assert planned() == usual()
-    assert planned(SIZES | {"...": 128}) != usual(SIZES | {"...": 128})
-
-
-def stale_knobs(choice: Choice, **changed: int) -> Choice:
+def test_a_schedule_that_is_not_offered_is_passed_over() -> None:
+    choice = last_offer()
     ((name, knobs),) = choice.schedules.items()
-    return Choice(choice.strategy, {name: tuple((dict(knobs) | changed).items())})
-
-
-@pytest.mark.parametrize(
-    "stale",
-    [
-        lambda choice: stale_knobs(choice, team=7),
-        lambda choice: stale_knobs(choice, blocks=999),
-        lambda choice: stale_knobs(choice, vector=64),
-        lambda choice: stale_knobs(choice, unknown=1),
-        lambda choice: Choice("another", choice.schedules),
-        lambda choice: Choice("fused", {"another_kernel": next(iter(choice.schedules.values()))}),
-        lambda choice: Choice("fused", {next(iter(choice.schedules)): ()}),
-    ],
-)
-def test_a_schedule_that_is_not_offered_is_passed_over(stale: Any) -> None:
-    keep(stale(last_offer()))
+    stale = [
+        *(
+            {name: tuple((dict(knobs) | {knob: 999}).items())}
+            for knob in ("team", "blocks", "vector", "unknown")
+        ),
+        {"another_kernel": knobs},
+        {name: ()},
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert planned() == usual()
+        for each in (
+            Choice("another", choice.schedules),
+            *(Choice("fused", schedules) for schedules in stale),
+        ):
+            keep(each)
+            assert planned() == usual(), each
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "{",
-        "[]",
         "null",
         "{}",
         '{"format": 2, "calls": {}}',
@@ -212,59 +193,38 @@ def test_a_damaged_file_is_ignored_with_one_warning(text: str) -> None:
 
 
 def test_other_kernels_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep()
+    here = keep()
     record = direction().record
     kernel = record.strategies[0].kernels[0]
     form = replace(kernel.forms[0], source=kernel.forms[0].source + "\n")
     other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
     other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
-    here = STORE.where(Workload(record, USUAL_MACHINE))
     assert STORE.where(Workload(other, USUAL_MACHINE)) != here
     assert plan_tuned(other, binding(), USUAL_MACHINE).notes == usual().notes
     monkeypatch.setattr(store, "functions_of", lambda texts: "// device functions of another version\n")
     assert STORE.where(Workload(record, USUAL_MACHINE)) != here
 
 
-WRITER = """
-import sys
-from tests.runtime import test_tuned
-for count in range(int(sys.argv[1]), int(sys.argv[1]) + 5):
-    test_tuned.keep(sizes={"...": count, "D": 1024})
-"""
-
-
 def test_many_writers_lose_nothing(cache: Path) -> None:
-    environment = {"NORMGEN_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(begin)], cwd=ROOT, env=environment)
-        for begin in (100, 200, 300)
-    ]
-    assert [writer.wait(120) for writer in writers] == [0, 0, 0]
+    choice = last_offer()
+
+    def write(begin: int) -> None:
+        for count in range(begin, begin + 5):
+            keep(choice, sizes={"...": count, "D": 1024})
+
+    forked(*(partial(write, begin) for begin in (100, 200, 300)))
     (path,) = (cache / "tuned").glob("*.json")
     assert len(json.loads(path.read_text())["calls"]) == 15
 
 
-def test_a_generated_module_profits() -> None:
+def test_a_generated_module_profits(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the same kernels, and imports nothing but the runtime."""
-    fake = FakeDriver()
-    cuda.use_driver(fake)
-    try:
-        device = cuda.executor_of(("cuda", 0)).device
-        keep(last_offer(device), device=device)
-        for norm in (normgen.load("rmsnorm"), generated("rmsnorm")):
-            fake.launches.clear()
-            _backward(norm)
-            ran = [each.block for each in fake.launches if each.entry.startswith("rmsnorm_backward")]
-            assert ran[0] == planned(device=device).launches[0].block
-            assert ran[0] != usual(device=device).launches[0].block
-    finally:
-        cuda.use_driver(None)
-
-
-def _backward(norm: Any) -> None:
-    from normgen.arrays.device_array import DeviceArray
-
-    key = ("cuda", 0)
-    x, dy = (DeviceArray((64, 1024), "bf16", key) for _ in range(2))
-    w, rstd = DeviceArray((1024,), "bf16", key), DeviceArray((64,), "f32", key)
-    norm.backward(dy=dy, x=x, w=w, rstd=rstd)
+    device = driver.device
+    keep(last_offer(device), device=device)
+    arrays = {"dy": (64, 1024), "x": (64, 1024), "w": (1024,)}
+    given = {name: DeviceArray(shape, "bf16", ("cuda", 0)) for name, shape in arrays.items()}
+    for norm in (normgen.load("rmsnorm"), generated("rmsnorm")):
+        driver.launches.clear()
+        norm.backward(**given, rstd=DeviceArray((64,), "f32", ("cuda", 0)))
+        block = driver.launches[0].block
+        assert block == planned(device=device).launches[0].block != usual(device=device).launches[0].block
