@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from normgen.cache import _TRAILER, Cache, _seal
+from normgen.cache import _TRAILER, Cache, _seal, default_cache
 from normgen.devices.host import compile as host_compile
 from normgen.devices.host.executor import HostExecutor
 from normgen.devices.host.load import Unloadable, read_whole
@@ -34,29 +34,21 @@ print(HostExecutor(cache=Cache(Path(sys.argv[1]))).function({TEXT!r}, "one", 0).
 """
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The entries of one kernel in a cache, by what they are."""
-    cache, compiler = Cache(tmp_path_factory.mktemp("cache") / "c"), host_compile.find_compiler()
-    return {
-        "runtime": host_compile.build_runtime(cache, compiler),
-        "shared": host_compile._build_shared(cache, compiler),
-        "kernel": host_compile.build_kernel(cache, compiler, TEXT, "one", False, False),
-    }
-
-
 @pytest.fixture
-def entries(filled: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
-    """The same in a cache of one's own."""
-    root = filled["kernel"].parents[1]
-    shutil.copytree(root, tmp_path / "c")
-    return {name: tmp_path / "c" / path.relative_to(root) for name, path in filled.items()}
-
-
-def load(entries: dict[str, Path]) -> subprocess.CompletedProcess[str]:
-    """Load the kernel in another process."""
-    command = [sys.executable, "-c", PROGRAM, str(entries["kernel"].parents[1])]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+def entries(tmp_path: Path) -> dict[str, Path]:
+    """The entries of one kernel by what they are, in a cache of one's own."""
+    usual, compiler = default_cache(), host_compile.find_compiler()
+    made = {
+        "runtime": host_compile.build_runtime(usual, compiler),
+        "shared": host_compile._build_shared(usual, compiler),
+        "kernel": host_compile.build_kernel(usual, compiler, TEXT, "one", False, False),
+    }
+    here = {name: tmp_path / "c" / path.relative_to(usual.root) for name, path in made.items()}
+    for name, path in here.items():
+        path.parent.mkdir(mode=0o700, parents=True)
+        shutil.copy(made[name], path)
+    path.parents[1].chmod(0o700)
+    return here
 
 
 def _text(content: bytes) -> bytes:
@@ -81,19 +73,32 @@ def replace(path: Path, harm: Callable[[bytes], bytes]) -> None:
     _seal(path)
 
 
-@pytest.mark.parametrize("harm", [_text, _cut, _header_alone, _other_machine])
-@pytest.mark.parametrize("what", ["runtime", "shared", "kernel"])
+def again(entries: dict[str, Path]) -> None:
+    """Load the kernel in another process, which builds something again and says so."""
+    command = [sys.executable, "-c", PROGRAM, str(entries["kernel"].parents[1])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
+    assert done.stderr.count("\n") == 1 and "building it again" in done.stderr
+
+
+def test_what_does_not_load_is_told(entries: dict[str, Path]) -> None:
+    sound = entries["kernel"].read_bytes()
+    for harm in (_text, _cut, _header_alone, _other_machine):
+        entries["kernel"].write_bytes(sound)
+        read_whole(entries["kernel"])
+        replace(entries["kernel"], harm)
+        with pytest.raises(Unloadable):
+            read_whole(entries["kernel"])
+
+
+@pytest.mark.parametrize(("what", "harm"), [("runtime", _text), ("shared", _cut), ("kernel", _header_alone)])
 def test_what_does_not_load_is_built_again(
     entries: dict[str, Path], what: str, harm: Callable[[bytes], bytes]
 ) -> None:
     replace(entries[what], harm)
-    with pytest.raises(Unloadable):
-        read_whole(entries[what])
     if what == "shared":
         entries["kernel"].unlink()  # only a build reads it
-    done = load(entries)
-    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
-    assert done.stderr.count("\n") == 1 and "building it again" in done.stderr
+    again(entries)
     assert entries[what].with_name(entries[what].name + ".damaged").exists()
     read_whole(entries[what])
 
@@ -101,9 +106,7 @@ def test_what_does_not_load_is_built_again(
 def test_another_library_in_a_kernel_s_place_is_built_again(entries: dict[str, Path]) -> None:
     runtime = entries["runtime"].read_bytes()[: -_TRAILER.size]
     replace(entries["kernel"], lambda _: runtime)
-    done = load(entries)
-    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
-    assert "building it again" in done.stderr
+    again(entries)
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["refused", "removed"])

@@ -25,24 +25,15 @@ def test_barriers_are_found_and_lines_kept() -> None:
     assert not barrier_lines(SOUND["accumulate"].source)
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_what_is_alterable_is_as_sound(name: str) -> None:
-    source = SOUND[name].source
-    SOUND[name].run(
-        Altered(text=source), source
-    )  # (an earlier test may have left a statement out of the same library)
-
-
-@pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize(("name", "number"), MUTANTS)
-def test_a_missing_barrier_is_reported(name: str, number: int, order: int) -> None:
-    if name == "lock" and order:
-        pytest.skip("its blocks wait for each other in ascending order")
+def test_a_missing_barrier_is_reported(name: str, number: int) -> None:
     source = SOUND[name].source
-    with pytest.raises(HostFault):
-        SOUND[name].run(
-            Altered(order=order, text=source, without=number, seed=9, maximum_steps=10**6), source
-        )
+    SOUND[name].run(Altered(text=source), source)  # with all of them it is sound
+    for order in (0,) if name == "lock" else (0, 1, 2):  # whose blocks wait for each other in order
+        with pytest.raises(HostFault):
+            SOUND[name].run(
+                Altered(order=order, text=source, without=number, seed=9, maximum_steps=10**6), source
+            )
 
 
 def test_a_superfluous_barrier_is_told_from_one_that_does_not_run() -> None:
