@@ -1,17 +1,18 @@
-"""Bytes, rotations, geometric means."""
+"""Bytes, rotations, geometric means, and what measured calls are given."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import normgen
 from normgen.measure.arithmetic import MOST_SETS, geometric_mean, least_bytes, sets_for
-from normgen.measure.norms import contiguous_binding
+from normgen.measure.norms import contiguous_binding, drawn
 from normgen.package.direction import directions
 
 ROWS, D = 32, 64
@@ -24,12 +25,9 @@ MAPS = {"B": 4, "C": 6, "...": (5, 7)}
     [
         # Saves, such as rstd, are the norm's own business and do not count.
         ("rmsnorm", "forward", {"...": ROWS, "D": D}, 2 * X + 2 * D, 2 * X, "copy"),
-        ("rmsnorm", "backward", {"...": ROWS, "D": D}, 4 * X + 2 * D, 2 * X + 2 * D, "triad"),
-        ("layernorm", "forward", {"...": ROWS, "D": D}, 2 * X + 4 * D, 2 * X, "copy"),
         # b is not read again.
         ("layernorm", "backward", {"...": ROWS, "D": D}, 4 * X + 2 * D, 2 * X + 4 * D, "triad"),
         # What is kept and an output too is the caller's.
-        ("softmax", "forward", {"...": ROWS, "D": D}, 2 * X, 2 * X, "copy"),
         ("softmax", "backward", {"...": ROWS, "D": D}, 4 * X, 2 * X, "triad"),
         ("add_rmsnorm", "forward", {"...": ROWS, "D": D}, 4 * X + 2 * D, 4 * X, "copy"),
         # The window's sums are saved in float32, but need not be.
@@ -67,3 +65,12 @@ def test_geometric_mean(values: list[float], factor: float) -> None:
     mean = geometric_mean(values)
     assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
     assert math.isclose(geometric_mean([factor * v for v in values]), factor * mean, rel_tol=1e-9)
+
+
+def test_every_operand_has_values_of_its_own() -> None:
+    """With dy equal to x, dx is 0 but for rounding, and `normgen tune` refused schedules for that. Params lie
+    near their defaults."""
+    x, again, dy = drawn("x", None, 4096), drawn("x", None, 4096), drawn("dy", None, 4096)
+    assert (x == again).all() and abs(np.corrcoef(x, dy)[0, 1]) < 0.1 and abs(x.std() - 1) < 0.1
+    w = drawn("w", 1.0, 4096)
+    assert w.dtype == np.float32 and abs(w.mean() - 1) < 0.01 and abs(w.std() - 0.1) < 0.01
