@@ -28,7 +28,7 @@ def tensor(
 
 def made(package: Package | None = None) -> tuple[Norm, stubs.Recorder]:
     recorder = stubs.Recorder()
-    return stubs.norm(package or stubs.rows(), recorder), recorder
+    return stubs.norm(package, recorder), recorder
 
 
 def address(array: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ import pytest
 from normgen import arrays
 from normgen.arrays.views import View
 from normgen.launching.launch import Binding
+from normgen.package.direction import directions
 from normgen.runtime.calls.binding import bind
 from tests.runtime import stubs
 from tests.runtime.calling import zeros
 
-ROWS = stubs.forward_of(stubs.rows())
-BACK = stubs.backward_of(stubs.rows())
-GROUPS = stubs.forward_of(stubs.groups())
+ROWS, BACK = directions(stubs.package())
+GROUPS, _ = directions(stubs.package(stubs.GROUPS))
 
 
 def views(**given: Any) -> dict[str, View]:
@@ -81,7 +82,9 @@ def test_shapes_that_do_not_fit(direction: Any, shapes: dict[str, Any], message:
 
 
 def test_a_composite_dimension_is_found_from_its_parts() -> None:
-    free = stubs.forward_of(stubs.groups(extent=None))
+    groups = stubs.package(stubs.GROUPS)
+    axes = tuple(replace(axis, extent=None) for axis in groups.axes)
+    free, _ = directions(replace(groups, axes=axes))
     assert dict(bound(free, out={"mu": zeros(5, 3)}, x=zeros(5, 6)).binding.extents)["C"] == 2
     with pytest.raises(ValueError, match="the length of G is unknown"):
         bound(free, x=zeros(5, 6))
@@ -166,7 +169,7 @@ def test_outputs_that_cannot_be_written(y: Any, error: type[Exception], message:
 
 
 def test_states_are_written_where_they_are() -> None:
-    direction = stubs.forward_of(stubs.running())
+    direction, _ = directions(stubs.package(stubs.RUNNING))
     assert direction.updated == {"r"} and direction.required == {"x", "s"}
     assert "r" in dict(bound(direction, x=zeros(4, 8), r=zeros(8), s=zeros(8)).binding.operands)
     with pytest.raises(ValueError, match="r is read-only, but r is written"):

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.package.records import PassRecord
 from normgen.runtime.norm import Norm, check_abi
 from tests.memory import at_offset
 from tests.runtime import stubs
@@ -22,9 +21,9 @@ def test_results_are_named_tuples_in_spec_order() -> None:
     result = norm.forward(X, b=B, eps=0.5)
     assert type(result).__name__ == "RowsNormForward" and result._fields == ("y", "rstd")
     assert (result.y.shape, result.rstd.shape, result.rstd.dtype) == ((4, 8), (4,), f32)
-    *pointers, eps = recorder.last()["values"]  # in the kernel's order, and null for what is left out
-    assert pointers == [address(X), 0, address(B), address(result.y), address(result.rstd)] and eps == 0.5
-    assert norm.forward(X, save=False).rstd is None and recorder.last()["values"][4] == 0
+    *pointers, eps = recorder.last()  # in the kernel's order, and null for what is left out
+    assert pointers == [address(X), 0, address(B), address(result.rstd), address(result.y)] and eps == 0.5
+    assert norm.forward(X, save=False).rstd is None and recorder.last()[3] == 0
     gradients = norm.backward(DY, X, W, RSTD)
     assert gradients._fields == ("dx", "dw", "db") and gradients.db.shape == (8,)
 
@@ -45,7 +44,7 @@ def test_out_is_written_and_returned() -> None:
     norm, recorder = made()
     y = np.full((4, 8), 7, f32)
     result = norm.forward(X, out={"y": y})
-    assert result.y is y and recorder.last()["values"][3] == address(y)
+    assert result.y is y and recorder.last()[4] == address(y)
     assert norm.forward(X, save=False, out={"rstd": RSTD}).rstd is RSTD
     with pytest.raises(ValueError, match="out: rows_norm has no 'Y'"):
         norm.forward(X, out={"Y": y})
@@ -96,13 +95,11 @@ def test_empty_arrays_launch_nothing() -> None:
 
 
 def test_numbers_stand_for_arrays_without_axes() -> None:
-    scale = stubs.tensor("a[]", "param", default=1.0)
-    kernel = stubs.kernel("f", ("...",), ("D",), (stubs.X, scale), (stubs.Y,))
-    record = PassRecord((stubs.X, scale), (stubs.Y,), stubs.fused(kernel), reduced=("D",))
-    norm, recorder = made(replace(stubs.rows(), forward=record, backward=None))
+    text = stubs.ROWS.replace("b[D] = 0", "a[] = 1").replace("w + b", "a * w").replace("param w[D] = 1\n", "")
+    norm, recorder = made(stubs.package(text.replace(" * w", "")))
     for value in (2, 2.5, np.float64(2), np.float16(2), ml_dtypes.bfloat16(2), np.array(2, f32)):
         norm.forward(X, value)
-        assert recorder.last()["values"][1] != 0
+        assert recorder.last()[1] != 0
     for wrong, kind, message in (
         (10**400, ValueError, r"^a is beyond the range of f32"),
         (np.str_("1"), TypeError, r"^a must be a number but is a str_"),
@@ -138,7 +135,7 @@ def test_workspace_is_kept_for_each_thread_and_grows() -> None:
 
     def scratch(x: Any, dy: Any) -> tuple[int, ...]:
         norm.backward(dy, x, W if x.shape[1] == 8 else zeros(x.shape[1]), RSTD)
-        return tuple(recorder.last()["values"][-3:-1])
+        return tuple(recorder.last()[-3:-1])
 
     first = scratch(X, DY)
     assert first == scratch(X, DY) and all(p % 256 == 0 for p in first) and len(set(first)) == 2
@@ -151,21 +148,21 @@ def test_workspace_is_kept_for_each_thread_and_grows() -> None:
 def test_workspace_may_come_from_the_caller() -> None:
     norm, recorder = made()
     told = norm.workspace("backward", {"...": 4, "D": 8}, sm_count=4)
-    assert told == {"g.dw_sum": ((4, 8), "f32"), "g.db_sum": ((4, 8), "f32")}
+    assert told == {"dw_sum": ((4, 8), "f32"), "db_sum": ((4, 8), "f32")}
     mine = {name: zeros(*shape) for name, (shape, _) in told.items()}
     norm.backward(DY, X, W, RSTD, workspace=mine)
-    assert tuple(recorder.last()["values"][-3:-1]) == tuple(address(a) for a in mine.values())
-    contiguous = r"workspace\['g\.dw_sum'\] must be contiguous f32 of shape \(4, 8\)"
+    assert tuple(recorder.last()[-3:-1]) == tuple(address(a) for a in mine.values())
+    contiguous = r"workspace\['dw_sum'\] must be contiguous f32 of shape \(4, 8\)"
     for wrong, message in (
-        ({"g.dw_sum": mine["g.dw_sum"]}, r"workspace needs 'g\.db_sum': f32 of shape \(4, 8\)"),
-        (mine | {"g.dw_sum": zeros(3, 8)}, contiguous),
-        (mine | {"g.dw_sum": zeros(5, 8)}, contiguous),
-        (mine | {"g.dw_sum": zeros(4, 8, dtype=np.float16)}, contiguous),
-        (mine | {"g.dw_sum": at_offset(4, (4, 8), f32)}, "aligned to 16 bytes"),
-        (mine | {"more": zeros(1)}, "workspace: there is no 'more'; this call uses g"),
+        ({"dw_sum": mine["dw_sum"]}, r"workspace needs 'db_sum': f32 of shape \(4, 8\)"),
+        (mine | {"dw_sum": zeros(3, 8)}, contiguous),
+        (mine | {"dw_sum": zeros(5, 8)}, contiguous),
+        (mine | {"dw_sum": zeros(4, 8, dtype=np.float16)}, contiguous),
+        (mine | {"dw_sum": at_offset(4, (4, 8), f32)}, "aligned to 16 bytes"),
+        (mine | {"more": zeros(1)}, "workspace: there is no 'more'; this call uses dw_sum"),
         (
-            dict.fromkeys(mine, mine["g.dw_sum"]),
-            r"workspace\['g\.db_sum'\] overlaps workspace\['g\.dw_sum'\]",
+            dict.fromkeys(mine, mine["dw_sum"]),
+            r"workspace\['db_sum'\] overlaps workspace\['dw_sum'\]",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -173,8 +170,8 @@ def test_workspace_may_come_from_the_caller() -> None:
 
 
 def test_questions_about_workspace_need_no_device_but_may_have_no_answer() -> None:
-    norm = Norm(stubs.rows(), executors=pytest.fail, planner=stubs.plan)
-    assert norm.workspace("backward", {"...": (2, 3), "D": 8}, {"x": "bf16"})["g.dw_sum"] == ((132, 8), "f32")
+    norm = Norm(stubs.package(), executors=pytest.fail, planner=stubs.plan)
+    assert norm.workspace("backward", {"...": (2, 3), "D": 8}, {"x": "bf16"})["dw_sum"] == ((132, 8), "f32")
     assert norm.workspace("forward", {"...": 0, "D": 8}) == {}
     sizes = {"D": 8, "...": 4}
     for arguments, message in (
