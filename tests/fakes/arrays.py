@@ -20,14 +20,15 @@ from normgen.dtypes import DTYPES
 from tests.fakes.driver import FakeDriver
 
 NUMPY = {
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "int64": np.dtype(np.int64),
+    **{name: np.dtype(name) for name in ("float32", "float64", "float16", "int64")},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")},
 }
+
+
+def module(name: str, **contents: Any) -> types.ModuleType:
+    made = types.ModuleType(name)
+    vars(made).update(contents)
+    return made
 
 
 class Memory:
@@ -102,12 +103,6 @@ class Parameter(TorchTensor):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.requires_grad = True
-
-
-def module(name: str, **contents: Any) -> types.ModuleType:
-    made = types.ModuleType(name)
-    vars(made).update(contents)
-    return made
 
 
 def torch_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.ModuleType:

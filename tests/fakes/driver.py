@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from normgen.devices.cuda.compile import OPTIONS
 from normgen.devices.cuda.driver import FunctionReport, Loaded
@@ -23,8 +23,7 @@ from normgen.launching.machine import Machine
 BASE = 0x7F00_0000_0000
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(NamedTuple):
     """One recorded launch."""
 
     context: FakeContext
@@ -34,21 +33,16 @@ class Launched:
     shared: int
     packed: bytes
     stream: int
-    programmatic: bool = False
+    programmatic: bool
 
 
 @dataclass
 class FakeFunction:
     context: FakeContext
-    module: FakeModule
+    module: bytes
     entry: str
     shared: int = 0
     large_clusters: bool = False
-
-
-@dataclass(frozen=True)
-class FakeModule:
-    binary: bytes
 
 
 class FakeMemory:
@@ -66,10 +60,7 @@ class FakeMemory:
 
 class FakeContext:
     def __init__(self, driver: FakeDriver, index: int, primary: bool) -> None:
-        self.driver = driver
-        self.index = index
-        self.primary = primary
-        self.device = driver.device
+        self.driver, self.index, self.primary, self.device = driver, index, primary, driver.device
 
     def __enter__(self) -> None:
         self.driver.stack.append(self)
@@ -77,13 +68,13 @@ class FakeContext:
     def __exit__(self, *_: Any) -> None:
         assert self.driver.stack.pop() is self
 
-    def load(self, binary: bytes) -> FakeModule:
+    def load(self, binary: bytes) -> bytes:
         if not binary.startswith(b"fake cubin for " + self.device.arch.encode()):
             raise DriverError("CUDA: no kernel image is available")
         self.driver.loads += 1
-        return FakeModule(binary)
+        return binary
 
-    def function(self, module: FakeModule, entry: str) -> FakeFunction:
+    def function(self, module: bytes, entry: str) -> FakeFunction:
         return FakeFunction(self, module, entry)
 
     def report(self, function: FakeFunction) -> FunctionReport:
@@ -96,18 +87,15 @@ class FakeContext:
         function.large_clusters = True
 
     def launcher(self, loaded: Loaded, launch: Launch) -> Fire:
-        grid, block = launch.grid, launch.block
+        grid, block, early = launch.grid, launch.block, launch.programmatic
         assert type(grid) is tuple and type(block) is tuple
-        assert self.device.programmatic or not launch.programmatic, "what the device does not allow"
+        assert self.device.programmatic or not early, "what the device does not allow"
 
         def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
             function: FakeFunction = loaded.handle
             assert function.context is self, "launched in another context than it was loaded in"
-            self.driver.launches.append(
-                Launched(
-                    self, function.entry, grid, block, launch.shared, packed, stream, launch.programmatic
-                )
-            )
+            made = Launched(self, function.entry, grid, block, launch.shared, packed, stream, early)
+            self.driver.launches.append(made)
 
         return fire
 
@@ -147,11 +135,7 @@ class FakeContext:
         return len(self.driver.launches)
 
     def passed(self, mark: int) -> bool:
-        """Whatever is queued runs when it is waited for, but for batches that the test says are late."""
-        if not self.driver.early:
-            return False
-        self.driver.early -= 1
-        return True
+        return False  # whatever is queued runs when it is waited for
 
     def microseconds(self, begin: int, end: int) -> float:
         return sum(self.driver.launch_us(launched) for launched in self.driver.launches[begin:end])
@@ -162,21 +146,12 @@ class FakeDriver:
 
     name = "fake"
 
-    def __init__(
-        self,
-        devices: int = 1,
-        arch: str = "sm_90",
-        compile_seconds: float = 0.0,
-        programmatic: bool = False,
-    ) -> None:
+    def __init__(self, devices: int = 1, arch: str = "sm_90") -> None:
         self.devices = devices
-        self.device = Machine(
-            "Imaginary", arch, 132, 227 * 1024, 228 * 1024, programmatic=programmatic, cache=1 << 20
-        )
-        self.compile_seconds = compile_seconds
+        self.device = Machine("Imaginary", arch, 132, 227 * 1024, 228 * 1024, cache=1 << 20)
+        self.compile_seconds = 0.0
         self.options = OPTIONS
         self.built = "nvcc 13.0 (fake)"
-        self.knows = (13, 0)  # the newest version of CUDA
         self.static_shared = 0
         self.faults: dict[str, str] = {}
         self.guard = threading.Lock()
@@ -193,7 +168,6 @@ class FakeDriver:
         self.copies: list[tuple[str, int, int]] = []
         self.waits: list[tuple[int, int]] = []
         self.synchronized = 0
-        self.early = 0
         self.launch_us: Callable[[Launched], float] = lambda _: 1.0
         self.places: dict[int, int] = {}
 
@@ -224,14 +198,13 @@ class FakeDriver:
     def toolchain(self) -> str:
         return self.built
 
-    def describe(self) -> str:
-        return self.built
+    describe = toolchain
 
     def headers(self) -> str:
         return "none"
 
     def version(self) -> tuple[int, int]:
-        return self.knows
+        return (13, 0)
 
     def compile(self, source: str, arch: str) -> bytes:
         with self.guard:
