@@ -77,18 +77,12 @@ def test_where_no_cache_can_be_used_it_is_left_alone_without_a_word(
 
 
 def test_sources_are_told_apart_by_name_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def digest_of(folder: Path) -> str:
-        monkeypatch.setattr("importlib.resources.files", lambda _: folder)
-        return sources.__wrapped__()
-
-    found = set()
-    for name, text in (("a.py", "1"), ("b.py", "1"), ("a.py", "2"), ("in/a.py", "1")):
-        folder = tmp_path / f"{len(found)}"
-        (folder / name).parent.mkdir(parents=True)
-        (folder / name).write_text(text)
-        before = digest_of(folder)
-        (folder / "__pycache__").mkdir()
-        (folder / "__pycache__" / "a.pyc").write_text("compiled")
-        assert digest_of(folder) == before
-        found.add(before)
-    assert len(found) == 4
+    found = []
+    for number, (name, text) in enumerate((("a.py", "1"), ("b.py", "1"), ("a.py", "2"), ("in/a.py", "1"))):
+        folder = tmp_path / str(number)
+        monkeypatch.setattr("importlib.resources.files", lambda _, folder=folder: folder)
+        for part, content in ((name, text), ("__pycache__/a.pyc", "compiled")):
+            (folder / part).parent.mkdir(parents=True)
+            (folder / part).write_text(content)
+            found.append(sources.__wrapped__())
+    assert found[::2] == found[1::2] and len(set(found)) == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -33,25 +32,17 @@ PRELUDE = """
 """
 
 
-@dataclass(frozen=True)
-class Situation:
-    """`hidden`: packages that are not installed."""
-
-    exit: int
-    hidden: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-SITUATIONS = {
-    "pip-alone": Situation(exits.OK, "pycuda", PIP_ALONE),
-    "pycuda-nvcc": Situation(exits.OK, "", {"NORMGEN_LAUNCHER": "", "NORMGEN_COMPILER": ""}),
-    "no-driver": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "LD_LIBRARY_PATH": ""}),
-    "no-device": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_DEVICES": "0"}),
-    "nothing": Situation(exits.FAULTS, "pycuda cuda.bindings", PIP_ALONE),
-    "no-nvrtc": Situation(exits.FAULTS, "pycuda cuda.bindings.nvrtc", PIP_ALONE),
-    "old-driver": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_VERSION": "12080"}),
-    "no-such-launcher": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "NORMGEN_LAUNCHER": "rocm"}),
-    "old-nvrtc": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_MAJOR": "99"}),
+# The exit code, packages that are not installed, and the environment.
+SITUATIONS: dict[str, tuple[int, str, Mapping[str, str]]] = {
+    "pip-alone": (exits.OK, "pycuda", PIP_ALONE),
+    "pycuda-nvcc": (exits.OK, "", {"NORMGEN_LAUNCHER": "", "NORMGEN_COMPILER": ""}),
+    "no-driver": (exits.FAULTS, "pycuda", {**PIP_ALONE, "LD_LIBRARY_PATH": ""}),
+    "no-device": (exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_DEVICES": "0"}),
+    "nothing": (exits.FAULTS, "pycuda cuda.bindings", PIP_ALONE),
+    "no-nvrtc": (exits.FAULTS, "pycuda cuda.bindings.nvrtc", PIP_ALONE),
+    "old-driver": (exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_VERSION": "12080"}),
+    "no-such-launcher": (exits.FAULTS, "pycuda", {**PIP_ALONE, "NORMGEN_LAUNCHER": "rocm"}),
+    "old-nvrtc": (exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_MAJOR": "99"}),
 }
 
 
@@ -60,12 +51,12 @@ SITUATIONS = {
 def test_what_the_doctor_says(
     name: str, request: pytest.FixtureRequest, golden: Callable[[str, str], None]
 ) -> None:
-    situation = SITUATIONS[name]
+    code, hidden, environment = SITUATIONS[name]
     version = ".".join(map(str, need_nvrtc().version))
     fixture = "pycuda_machine" if name == "pycuda-nvcc" else "bindings_machine"
     machine: Machine = request.getfixturevalue(fixture)
-    done = machine.run(PRELUDE, HIDDEN=situation.hidden, **situation.environment)
-    assert (done.returncode, done.stderr) == (situation.exit, "")
+    done = machine.run(PRELUDE, HIDDEN=hidden, **environment)
+    assert (done.returncode, done.stderr) == (code, "")
     golden(f"doctor/{name}.txt", stripped(done.stdout, machine, version))
 
 

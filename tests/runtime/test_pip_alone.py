@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.machine import Machine, need_nvrtc
+from tests.runtime.test_doctor import PIP_ALONE
 
 PRELUDE = """
     import sys
@@ -19,14 +20,6 @@ PRELUDE = """
     def array(*shape):
         return DeviceArray.of(np.ones(shape, np.float32))
 """
-# Nothing is asked for, and no command is found.
-BARE = {
-    "NORMGEN_LAUNCHER": "",
-    "NORMGEN_COMPILER": "",
-    "CUDA_HOME": "/nonexistent",
-    "CUDA_PATH": "",
-    "PATH": "/nonexistent",
-}
 
 
 @pytest.mark.nvrtc
@@ -39,11 +32,11 @@ def test_the_first_norm_runs(bindings_machine: Machine) -> None:
     norm.backward(dy=y, x=x, w=w, rstd=rstd)
     print(default_driver().name, default_driver().compiler.name, type(y).__name__, y.shape)
     """
-    assert bindings_machine.check(PRELUDE + code, **BARE) == "cuda-bindings nvrtc DeviceArray (4, 64)\n"
+    assert bindings_machine.check(PRELUDE + code, **PIP_ALONE) == "cuda-bindings nvrtc DeviceArray (4, 64)\n"
     launched = [line.split()[1] for line in bindings_machine.log if line.startswith("launch")]
     assert launched[0].startswith("rmsnorm_forward") and launched[-1].startswith("rmsnorm_backward")
     assert not bindings_machine.compiles
     compiled = len(list((bindings_machine.root / "cache").rglob("*.cubin")))
     assert compiled == len(set(launched))
-    bindings_machine.check(PRELUDE + code, **BARE)
+    bindings_machine.check(PRELUDE + code, **PIP_ALONE)
     assert len(list((bindings_machine.root / "cache").rglob("*.cubin"))) == compiled
