@@ -31,6 +31,7 @@ output y[..., D] = x * rstd * w * a
 
 
 tensor = partial(calling.tensor, dtype="bfloat16")
+pytestmark = pytest.mark.usefixtures("streams")
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_results_are_tensors_on_the_same_device_and_the_work_is_on_its_current_s
 
 
 def test_the_backward_has_two_launches_and_one_arena_for_each_multipass(
-    driver: FakeDriver, streams: dict[int, int], norm: Norm
+    driver: FakeDriver, norm: Norm
 ) -> None:
     x, w, rstd = tensor(600, 64), tensor(64), tensor(600, dtype="float32")
     partials = []
@@ -72,9 +73,7 @@ def test_the_backward_has_two_launches_and_one_arena_for_each_multipass(
     assert not partials[0] & partials[1]
 
 
-def test_numbers_and_views_are_made_arrays_on_the_device(
-    driver: FakeDriver, streams: dict[int, int], norm: Norm
-) -> None:
+def test_numbers_and_views_are_made_arrays_on_the_device(driver: FakeDriver, norm: Norm) -> None:
     for number in (1.5, 2):
         norm.forward(tensor(6, 64, strides=(1, 6)), number, stream=0x77)
         copy, fill, kernel = driver.launches[-3:]
@@ -85,7 +84,7 @@ def test_numbers_and_views_are_made_arrays_on_the_device(
 
 
 def test_empty_tensors_and_absent_cotangents_give_zeros_without_a_launch(
-    driver: FakeDriver, streams: dict[int, int], norm: Norm
+    driver: FakeDriver, norm: Norm
 ) -> None:
     x, w, rstd = tensor(0, 64), tensor(64), tensor(0, dtype="float32")
     assert norm.forward(x, w=w).y.shape == (0, 64)
@@ -94,9 +93,7 @@ def test_empty_tensors_and_absent_cotangents_give_zeros_without_a_launch(
     assert not driver.launches and not driver.compiled
 
 
-def test_refusals_are_in_the_words_of_the_library_and_compile_nothing(
-    driver: FakeDriver, streams: dict[int, int], norm: Norm
-) -> None:
+def test_refusals_are_in_the_words_of_the_library_and_compile_nothing(driver: FakeDriver, norm: Norm) -> None:
     for w, where in ((np.zeros(64, np.float32), "the host"), (tensor(64, device=1), "cuda:1")):
         with pytest.raises(ValueError, match=f"x is on cuda:0 but w is on {where}"):
             norm.forward(tensor(6, 64), w=w)
@@ -111,9 +108,7 @@ def test_any_array_with_the_interface(driver: FakeDriver, norm: Norm) -> None:
     assert driver.launches[-1].stream == 0x60 and y.stream == 0x60
 
 
-def test_one_compile_serves_all_batch_sizes_and_all_threads(
-    driver: FakeDriver, streams: dict[int, int], norm: Norm
-) -> None:
+def test_one_compile_serves_all_batch_sizes_and_all_threads(driver: FakeDriver, norm: Norm) -> None:
     driver.compile_seconds = 0.05
     at_once(*(partial(norm.forward, tensor(8, 64)) for _ in range(6)))
     assert len(driver.compiled) == 1
@@ -122,9 +117,7 @@ def test_one_compile_serves_all_batch_sizes_and_all_threads(
     assert len(driver.compiled) == 1 and len(driver.launches) == 25
 
 
-def test_a_norm_that_has_run_runs_on_another_driver(
-    driver: FakeDriver, streams: dict[int, int], norm: Norm
-) -> None:
+def test_a_norm_that_has_run_runs_on_another_driver(driver: FakeDriver, norm: Norm) -> None:
     x = tensor(8, 64)
     norm.forward(x)
     other = FakeDriver(devices=2)
@@ -135,9 +128,7 @@ def test_a_norm_that_has_run_runs_on_another_driver(
 
 # What is ready afterwards is so for any number of rows.
 @pytest.mark.parametrize(("columns", "ready"), [(64, "plan"), (1003, "warmup"), (24001, "plan")])
-def test_no_number_of_rows_compiles_anything_later(
-    driver: FakeDriver, streams: dict[int, int], columns: int, ready: str
-) -> None:
+def test_no_number_of_rows_compiles_anything_later(driver: FakeDriver, columns: int, ready: str) -> None:
     norm = normgen.load("layernorm")
     w = b = tensor(columns)
 
@@ -176,9 +167,7 @@ def test_texts_are_compiled_side_by_side(
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_kernels_start_early_where_the_device_lets_them(
-    driver: FakeDriver, streams: dict[int, int], norm: Norm, able: bool
-) -> None:
+def test_kernels_start_early_where_the_device_lets_them(driver: FakeDriver, norm: Norm, able: bool) -> None:
     driver.device = replace(driver.device, programmatic=able)
     turned = tensor(6, 64, strides=(1, 6))
     norm.backward(dy=turned, x=tensor(6, 64), w=tensor(64), rstd=tensor(6, dtype="float32"))

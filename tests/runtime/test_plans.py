@@ -24,8 +24,7 @@ from tests.runtime.calling import DY, RSTD, W, X, address, f32, made, tensor, ze
 from tests.threads import at_once
 
 ROOT = str(Path(normgen.__file__).parent)
-
-
+pytestmark = pytest.mark.usefixtures("streams")
 KINDS: dict[str, Callable[..., Any]] = {
     "torch": tensor,
     "cupy": lambda *shape: CupyArray(shape, f32),
@@ -43,7 +42,7 @@ def launched(driver: FakeDriver, run: Callable[..., Any], *arrays: Any, **named:
 
 @pytest.mark.parametrize(("kind", "spec"), [*zip(KINDS, ["layernorm", "batchnorm"] * 2, strict=True)])
 def test_a_second_call_and_a_plan_launch_what_the_first_call_did(
-    driver: FakeDriver, streams: dict[int, int], kind: str, spec: str
+    driver: FakeDriver, kind: str, spec: str
 ) -> None:
     driver.make_current(0)
     norm, make = normgen.load(spec), KINDS[kind]
@@ -67,9 +66,7 @@ def test_a_second_call_and_a_plan_launch_what_the_first_call_did(
             assert getattr(made, name) is getattr(fresh, name) is array
 
 
-def test_results_are_new_arrays_where_out_does_not_hold_them(
-    driver: FakeDriver, streams: dict[int, int]
-) -> None:
+def test_results_are_new_arrays_where_out_does_not_hold_them(driver: FakeDriver) -> None:
     norm, x, w, y = normgen.load("rmsnorm"), tensor(6, 64), tensor(64), tensor(6, 64)
     plan = norm.plan("forward", x, w, out={"y": y})
     first, second = plan(x, w), plan(x=x, w=w)
@@ -103,7 +100,7 @@ def test_streams_are_asked_for_at_each_call_unless_given(driver: FakeDriver, str
         assert [each.stream for each in driver.launches[-4:]] == [streams[0], 0x40, streams[0], 0x50]
 
 
-def test_gpuarrays_run_in_the_context_that_is_current(driver: FakeDriver, streams: dict[int, int]) -> None:
+def test_gpuarrays_run_in_the_context_that_is_current(driver: FakeDriver) -> None:
     norm = normgen.load("rmsnorm")
     for _ in range(2):
         context = driver.make_current(0)
@@ -212,7 +209,7 @@ def test_what_a_plan_was_not_made_for() -> None:
         norm.plan("forward", X, wrt="x")
 
 
-def test_numbers_are_those_of_the_plan(driver: FakeDriver, streams: dict[int, int]) -> None:
+def test_numbers_are_those_of_the_plan(driver: FakeDriver) -> None:
     spec = "norm scaled\ninput x[..., D]\nparam a[] = 1\noutput y[..., D] = x / sqrt(mean[D](x^2)) * a\n"
     norm, x = normgen.load(spec), tensor(6, 64)
     plan = norm.plan("forward", x, 1.5)
@@ -266,7 +263,7 @@ def test_launches_of_calls_that_share_scratch_memory_do_not_mingle() -> None:
     assert all(entries[i] == (entries[i + 1][0], "normgen_copy") for i in range(0, 12, 2))
 
 
-def test_calls_of_the_same_kind_take_few_steps(driver: FakeDriver, streams: dict[int, int]) -> None:
+def test_calls_of_the_same_kind_take_few_steps(driver: FakeDriver) -> None:
     """How many functions of ours a call enters, as a measure of host time that no busy machine disturbs."""
     driver.make_current(0)
     norm = normgen.load("rmsnorm")
