@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.arrays.device_array import DeviceArray
 from normgen.runtime.norm import Norm
-from tests.fakes.arrays import Interface, TorchTensor
+from tests.fakes.arrays import TorchTensor
 from tests.fakes.driver import FakeDriver, Launched
 from tests.runtime import calling
-from tests.threads import at_once
 
 SPEC = """norm scaled
 attr   eps = 1e-6
@@ -100,21 +98,6 @@ def test_refusals_are_in_the_words_of_the_library_and_compile_nothing(driver: Fa
     with pytest.raises(TypeError, match=r"x is float64.*x\.to\(torch\.float32\)"):
         norm.forward(tensor(6, 64, dtype="float64"))
     assert not driver.compiled
-
-
-def test_any_array_with_the_interface(driver: FakeDriver, norm: Norm) -> None:
-    y, rstd = norm.forward(Interface(driver, (6, 64), "<f2", stream=0x60, version=3))
-    assert type(y) is type(rstd) is DeviceArray and y.dtype == np.float16
-    assert driver.launches[-1].stream == 0x60 and y.stream == 0x60
-
-
-def test_one_compile_serves_all_batch_sizes_and_all_threads(driver: FakeDriver, norm: Norm) -> None:
-    driver.compile_seconds = 0.05
-    at_once(*(partial(norm.forward, tensor(8, 64)) for _ in range(6)))
-    assert len(driver.compiled) == 1
-    for rows in range(1, 20):
-        norm.forward(tensor(rows, 64))
-    assert len(driver.compiled) == 1 and len(driver.launches) == 25
 
 
 def test_a_norm_that_has_run_runs_on_another_driver(driver: FakeDriver, norm: Norm) -> None:

@@ -53,6 +53,7 @@ VIEWS = {
     "transposed": draw(16, 6, 3).T,
     "backwards": WIDE[::-1, :, 15::-1],
     "expanded": np.broadcast_to(WIDE[0, 0, :1], (3, 6, 16)),
+    "one row": draw(16),
     "an element off": np.frombuffer(draw(3 * 6 * 16 + 1).tobytes()[4:], f32).reshape(3, 6, 16),
 }
 
@@ -62,22 +63,12 @@ def test_views_give_the_bits_of_contiguous_arrays(norm: Norm) -> None:
     for name, x in VIEWS.items():
         rows = draw(*x.shape[:-1])
         want = norm.forward(np.ascontiguousarray(x), 2.0, rows, w)
-        got = norm.forward(x, 2.0, rows[::-1][::-1], w)
+        got = norm.forward(x, 2.0, rows, w)
         assert all((one == two).all() for one, two in zip(want, got, strict=True)), name
         dense = np.ascontiguousarray(x)
         many = norm.backward(x, x=dense, a=2.0, w=w, rstd=want.rstd)
         once = norm.backward(dense, x=dense, a=2.0, w=w, rstd=want.rstd)
         assert all((one == two).all() for one, two in zip(many, once, strict=True)), name
-
-
-def test_one_row_and_a_left_out_param(norm: Norm) -> None:
-    x = draw(16)
-    y, rstd = norm.forward(x, 1.0, np.zeros((), f32))
-    assert y.shape == (16,) and rstd.shape == ()
-    np.testing.assert_allclose(y, x / np.sqrt((x.astype(float) ** 2).mean() + 1e-6), rtol=1e-6)
-    gradients = norm.backward(y, x=x, a=1.0, w=None, rstd=rstd)
-    assert gradients._fields == ("dx", "da", "dr", "dw") and gradients.da.shape == ()
-    assert gradients.dw is None and gradients.dx.shape == (16,)
 
 
 def test_threads_share_a_norm(norm: Norm) -> None:

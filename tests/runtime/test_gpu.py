@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from normgen.devices.cuda.executor import CudaExecutor
 from normgen.devices.cuda.pycuda import PyCudaContext
 from normgen.errors import DriverError, MachineError
 from normgen.launching.launch import Launch
+from tests.threads import at_once
 
 pytestmark = pytest.mark.gpu
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -50,31 +52,30 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaEx
     yield found
 
 
-def run(
-    executor: CudaExecutor, x: DeviceArray, value: float, stream: int = 0, shared: int = 0, text: str = ADD
-) -> None:
+def run(executor: CudaExecutor, x: DeviceArray, value: float, stream: int = 0, **more: Any) -> None:
+    text, shared = more.get("text", ADD), more.get("shared", 0)
     entry, cluster = ("add", 1) if text is ADD else ("ranks", 16)
-    grid = (16, 1, 1)
-    launch = Launch(text, entry, grid, (64, 1, 1), shared, "Pfi", (), (), (), cluster)
+    launch = Launch(text, entry, (16, 1, 1), (64, 1, 1), shared, "Pfi", (), (), (), cluster)
     function = executor.function(text, entry, shared)
     executor.launch(function, launch, struct.pack("Pfi", x.pointer, value, x.shape[0]), (), stream)
 
 
-def test_a_kernel_runs(executor: CudaExecutor) -> None:
+def test_kernels_run(executor: CudaExecutor) -> None:
     x = DeviceArray.of(np.arange(1000, dtype=np.float32))
     run(executor, x, 2.0)
     run(executor, x, 1.0, shared=executor.device.shared_per_block)
     assert (x.get() == np.arange(1000) + 3).all()
     report = executor.function(ADD, "add", 0).report
     assert 0 < report.registers < 64 and report.local == 0
-
-
-def test_large_clusters_run(executor: CudaExecutor) -> None:
-    if not executor.device.clusters:
-        pytest.skip(f"{executor.device.arch} has no clusters")
-    x = DeviceArray.of(np.zeros(16, np.float32))
-    run(executor, x, 2.0, text=CLUSTER)
-    assert (x.get() == 2 * np.arange(16)).all()
+    if executor.device.clusters:
+        x = DeviceArray.of(np.zeros(16, np.float32))
+        run(executor, x, 2.0, text=CLUSTER)
+        assert (x.get() == 2 * np.arange(16)).all()
+    zeroed = arrays.zeros(arrays.view(DeviceArray((1,), "f32", ("cuda", 0))), (77,), "bf16")
+    assert not zeroed.get().astype(np.float32).any()
+    assert cuda.default_driver().device_of(zeroed.pointer) == 0
+    with pytest.raises(DriverError, match="memory"):
+        DeviceArray((1 << 48,), "f32", ("cuda", 0))
 
 
 def test_streams_and_threads(executor: CudaExecutor) -> None:
@@ -95,9 +96,7 @@ def test_streams_and_threads(executor: CudaExecutor) -> None:
             executor.context.synchronize()
 
     for handle in handles:  # one after another: the additions of two streams would race
-        thread = threading.Thread(target=work, args=(handle,))
-        thread.start()
-        thread.join()
+        at_once(partial(work, handle))
     run(executor, x, 1.0, handles[1])
     executor.context.wait(handles[2], handles[1])
     run(executor, x, 1.0, handles[2])
@@ -105,11 +104,3 @@ def test_streams_and_threads(executor: CudaExecutor) -> None:
     with executor.context:
         for stream in streams:
             assert library.cuStreamDestroy_v2(stream) == 0
-
-
-def test_memory_and_its_refusal(executor: CudaExecutor) -> None:
-    zeroed = arrays.zeros(arrays.view(DeviceArray((1,), "f32", ("cuda", 0))), (77,), "bf16")
-    assert not zeroed.get().astype(np.float32).any()
-    assert cuda.default_driver().device_of(zeroed.pointer) == 0
-    with pytest.raises(DriverError, match="memory"):
-        DeviceArray((1 << 48,), "f32", ("cuda", 0))

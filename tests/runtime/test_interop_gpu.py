@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
@@ -67,27 +66,13 @@ number = lambda found: found.detach().cpu().numpy()
 SCENE = re.compile(r"^## (.*)\n\nNeeds (.*)\.\n\n```python\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Scene:
-    """`needs`: the modules without which it does not run."""
-
-    name: str
-    needs: tuple[str, ...]
-    text: str
-
-    @property
-    def program(self) -> str:
-        return "".join(SETTINGS[module] for module in self.needs) + PRELUDE + self.text
-
-
-def scenes() -> list[Scene]:
-    text = Path(__file__).with_name("scenes.md").read_text()
-    found = SCENE.findall(text)
-    assert len(found) == text.count("\n## ")
-    return [
-        Scene(name, () if needs == "no library" else tuple(needs.split(" and ")), program)
-        for name, needs, program in found
-    ]
+TEXT = Path(__file__).with_name("scenes.md").read_text()
+# The modules without which a scene does not run, and its program, by its name.
+SCENES: dict[str, tuple[tuple[str, ...], str]] = {
+    name: (needs, "".join(SETTINGS[module] for module in needs) + PRELUDE + text)
+    for name, told, text in SCENE.findall(TEXT)
+    for needs in [() if told == "no library" else tuple(told.split(" and "))]
+}
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +86,8 @@ def device() -> None:
 def run(text: str, launcher: str = "pycuda") -> str:
     """What a process of its own says that runs this and ends without a complaint."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "NORMGEN_LAUNCHER": launcher}
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT,
-        cwd=ROOT,
-        env=environment,
-    )
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     for complaint in ("PyCUDA WARNING", "PyCUDA ERROR", "Exception ignored", "Traceback"):
         assert complaint not in done.stderr, done.stderr
@@ -118,13 +96,14 @@ def run(text: str, launcher: str = "pycuda") -> str:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("scene", scenes(), ids=lambda scene: scene.name)
-def test_a_scene_computes_what_is_right_and_ends_cleanly(device: None, scene: Scene, launcher: str) -> None:
-    missing = [module for module in scene.needs if importlib.util.find_spec(module) is None]
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_scene_computes_what_is_right_and_ends_cleanly(device: None, scene: str, launcher: str) -> None:
+    needs, program = SCENES[scene]
+    missing = [module for module in needs if importlib.util.find_spec(module) is None]
     missing += [] if any(importlib.metadata.distributions(name=launcher)) else [launcher]
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed")
-    said = run(scene.program, launcher)
+    said = run(program, launcher)
     if said.startswith("SKIP "):
         pytest.skip(said[5:].strip())
 
@@ -138,5 +117,6 @@ def test_what_the_scenes_share_runs_on_the_host() -> None:
         print("seen")
     """
     assert run(PRELUDE + "both(lambda values: values, np.asarray, np.ndarray)\n" + dedent(wrong)) == "seen\n"
-    for scene in scenes():
-        compile(scene.program, scene.name, "exec")
+    assert len(SCENES) == TEXT.count("\n## ")
+    for name, (_, program) in SCENES.items():
+        compile(program, name, "exec")

@@ -168,6 +168,8 @@ def test_shortcuts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_arrays_that_take_a_full_look_have_no_shortcut_and_no_plan(driver: FakeDriver) -> None:
     norm = normgen.load("rmsnorm")
     x = Interface(driver, (6, 64), "<f4", stream=0x60, version=3)
+    made = norm.forward(x)
+    assert type(made.y) is DeviceArray and made.y.stream == driver.launches[-1].stream == 0x60
     for _ in range(2):
         norm.forward(x, stream=0x70)
     assert driver.waits == [(0x70, 0x60)] * 2 and not norm._forward._shortcuts

@@ -90,22 +90,17 @@ REAL = {
         from normgen.autograd import Tensor, apply
         norm = normgen.load("rmsnorm")
         x, w = torch.randn(6, 64), torch.nn.Parameter(torch.ones(64))
-        refused = "^w: it requires a gradient"
+        refused = "it requires a gradient"
         for _ in range(2):
-            with pytest.raises(TypeError, match=refused):
-                norm.forward(x, w)
             with torch.no_grad():
                 y = norm.forward(x, w).y
+                with torch.enable_grad(), pytest.raises(TypeError, match="^w: " + refused):
+                    norm.forward(x, w)
             with torch.inference_mode():
                 assert torch.equal(norm.forward(x, w).y, y)
             assert torch.equal(norm.forward(x, w.detach()).y, y) and not y.requires_grad
-            with torch.no_grad(), torch.enable_grad(), pytest.raises(TypeError, match=refused):
-                norm.forward(x, w)
-        with pytest.raises(TypeError, match="^x: it requires a gradient"):  # of a network, not a leaf
+        with pytest.raises(TypeError, match="^x: " + refused):  # of a network, not a leaf
             norm.forward(torch.nn.Linear(64, 64)(x), w.detach())
-        plan = norm.plan("forward", x, w.detach())
-        with pytest.raises(TypeError, match=refused):
-            plan(x, w)
 
         class Function(torch.autograd.Function):
             @staticmethod
@@ -124,9 +119,9 @@ REAL = {
         want = torch.autograd.grad(torch.nn.functional.rms_norm(x, (64,), w, 1e-6).sum(), (x, w))
         for leaf, gradient in zip((x, w), want):
             torch.testing.assert_close(leaf.grad, gradient)
-        with pytest.raises(TypeError, match="requires a gradient"):  # a second derivative would be wrong
+        with pytest.raises(TypeError, match=refused):  # a second derivative would be wrong
             torch.autograd.grad(Function.apply(x, w).sum(), x, create_graph=True)
-        with pytest.raises(TypeError, match="requires a gradient"):
+        with pytest.raises(TypeError, match=refused):
             apply(norm, x, Tensor(w.detach().numpy(), requires_grad=True))
         with pytest.raises(TypeError, match="PyTorch does not record"):
             Tensor(w, requires_grad=True)
