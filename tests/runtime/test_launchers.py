@@ -65,25 +65,11 @@ def test_a_kernel_is_compiled_loaded_and_launched(machine: Machine) -> None:
     assert len(machine.compiles) == 2
 
 
-def test_who_still_holds_a_launch_keeps_no_module(machine: Machine) -> None:
+def test_threads_children_and_launches_that_are_held(machine: Machine) -> None:
+    """Threads that never saw CUDA launch, a forked child is told why it cannot, and who still holds a launch
+    keeps no module."""
     code = """
-    executor = CudaExecutor(0)
-    fire = executor.prepare(executor.function("text", "kernel", 0), launch_of())
-    fire(packed, (), 0)
-    executor.close()
-    executor.context.mark()
-    try:
-        fire(packed, (), 0)
-    except AttributeError:
-        print("gone")
-    """
-    assert machine.check(PRELUDE + code) == "gone\n"
-    seen = [line.split()[0] for line in machine.log if line.startswith(("launch", "unload", "record"))]
-    assert seen == ["launch", "unload", "record"]
-
-
-def test_threads_that_never_saw_cuda_launch(machine: Machine) -> None:
-    code = """
+    import os
     executor = CudaExecutor(1)
     function = executor.function("text", "kernel", 0)
     def work():
@@ -92,9 +78,27 @@ def test_threads_that_never_saw_cuda_launch(machine: Machine) -> None:
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
+    child = os.fork()
+    if not child:
+        try:
+            executor.context.allocate(1 << 50)
+        except DriverError as fault:
+            print(fault, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    fire = executor.prepare(function, launch_of())
+    executor.close()
+    executor.context.mark()
+    try:
+        fire(packed, (), 0)
+    except AttributeError:
+        print("gone")
     """
-    machine.check(PRELUDE + code, devices=2)
+    said = machine.check(PRELUDE + code, devices=2)
+    assert "forked" in said and said.endswith("\ngone\n")
     assert len(launches(machine)) == 8 and all("in primary1" in line for line in launches(machine))
+    ends = [line.split()[0] for line in machine.log if line.startswith(("unload", "record", "release"))]
+    assert ends == ["unload", "record", "release"]
 
 
 def test_memory_marks_and_streams(machine: Machine) -> None:
@@ -184,21 +188,3 @@ def test_what_pycuda_lacks_is_said_in_one_line(pycuda_machine: Machine, fault: s
     output = pycuda_machine.check(PRELUDE + code, **environment)  # type: ignore[arg-type]
     assert output.startswith(f"{kind.__name__} {kind.exit_code} ") and text in output  # type: ignore[attr-defined]
     assert output.count("\n") == 1
-
-
-def test_a_forked_child_is_told_why_it_cannot(machine: Machine) -> None:
-    code = """
-    import os
-    executor = CudaExecutor(0)
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        try:
-            executor.context.allocate(1 << 50)
-        except DriverError as fault:
-            print(fault, flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
-    """
-    assert "forked" in machine.check(PRELUDE + code)
-    assert [line.split()[0] for line in machine.log].count("release") == 1

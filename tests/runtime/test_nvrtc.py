@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,14 +29,6 @@ extern "C" __global__ void kernel(float* x) {
 @pytest.fixture
 def library() -> Library:
     return need_nvrtc()
-
-
-@pytest.fixture
-def afresh() -> Iterator[None]:
-    """Look for the library again, before and after."""
-    find_nvrtc.cache_clear()
-    yield
-    find_nvrtc.cache_clear()
 
 
 @pytest.mark.nvrtc
@@ -86,36 +77,17 @@ def test_texts_and_options_that_are_refused(library: Library, monkeypatch: pytes
         Nvrtc().compile(TEXT, "sm_90")
 
 
-def _raise(*_: Any) -> Any:
-    raise RuntimeError("not found")
+def test_what_is_missing_is_one_line(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(_: str) -> Any:
+        raise RuntimeError("not found")
 
+    def nowhere(_: str) -> Any:
+        return SimpleNamespace(abs_path="/nowhere")
 
-NOWHERE = SimpleNamespace(
-    load_nvidia_dynamic_lib=lambda _: SimpleNamespace(abs_path="/nowhere"),
-    find_nvidia_header_directory=lambda _: None,
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "module", "said"),
-    [
-        ("cuda.bindings", None, "takes the package cuda-bindings"),
-        (
-            "cuda.pathfinder",
-            SimpleNamespace(load_nvidia_dynamic_lib=_raise),
-            "takes NVRTC, which is not found",
-        ),
-        ("cuda.pathfinder", NOWHERE, "takes CUDA's headers"),
-    ],
-    ids=["package", "library", "headers"],
-)
-def test_what_is_missing_is_one_line(
-    library: Library, afresh: None, monkeypatch: pytest.MonkeyPatch, name: str, module: Any, said: str
-) -> None:
-    monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delattr(sys.modules["cuda"], name.partition(".")[2], raising=False)
-    if module is not None:
-        monkeypatch.setattr(sys.modules["cuda"], name.partition(".")[2], module, raising=False)
-    with pytest.raises(ToolchainMissing) as caught:
-        find_nvrtc()
-    assert said in str(caught.value) and str(caught.value).endswith(nvrtc.INSTALL)
+    for load, said in ((not_found, "takes NVRTC, which is not found"), (nowhere, "takes CUDA's headers")):
+        module = SimpleNamespace(load_nvidia_dynamic_lib=load, find_nvidia_header_directory=lambda _: None)
+        monkeypatch.setitem(sys.modules, "cuda.pathfinder", module)
+        monkeypatch.setattr(sys.modules["cuda"], "pathfinder", module, raising=False)
+        with pytest.raises(ToolchainMissing) as caught:
+            find_nvrtc.__wrapped__()
+        assert said in str(caught.value) and str(caught.value).endswith(nvrtc.INSTALL)
