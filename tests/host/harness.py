@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,24 +14,14 @@ from normgen.launching.launch import Buffer, Launch
 from normgen.package.device_functions import includes
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(NamedTuple):
     """An array argument and what the kernel may do with it."""
 
     array: np.ndarray
     access: str
 
 
-def read(array: np.ndarray) -> Array:
-    return Array(array, "read")
-
-
-def write(array: np.ndarray) -> Array:
-    return Array(array, "write")
-
-
-def update(array: np.ndarray) -> Array:
-    return Array(array, "update")
+read, write, update = (partial(Array, access=access) for access in ("read", "write", "update"))
 
 
 def called(text: str) -> str:

@@ -67,14 +67,14 @@ class Sound:
         run(executor, source, self.name, self.grid, self.block, *given, shared=room, cluster=self.cluster)
 
 
+def copied(*shape: int) -> tuple[Any, Any]:
+    return read(normal(*shape)), write(empty(*shape))
+
+
 def of_rows() -> tuple[Any, ...]:
     """The arguments of `forward`."""
-    return (
-        *map(read, (normal(ROWS, N), normal(N), normal(N))),
-        *map(write, (empty(ROWS, N), empty(ROWS), empty(ROWS))),
-        ROWS,
-        1e-5,
-    )
+    given = map(read, (normal(ROWS, N), normal(N), normal(N)))
+    return (*given, *map(write, (empty(ROWS, N), empty(ROWS), empty(ROWS))), ROWS, 1e-5)
 
 
 def of_gradients() -> tuple[Any, ...]:
@@ -89,34 +89,24 @@ def of_partials() -> tuple[Any, ...]:
     return (read(normal(32, 64)), write(empty(8, 64)), write(empty(64)), counter, 32, 64)
 
 
+def of_sums() -> tuple[Any, ...]:
+    """The arguments of `second_stage`."""
+    return (read(normal(16, N)), write(empty(N)), 16)
+
+
 SOUND = {
     sound.name: sound
     for sound in (
         Sound("forward", ROWS, THREADS, of_rows),
         Sound("backward", 2, THREADS, of_gradients),
-        Sound(
-            "second_stage",
-            -(-N // 32),
-            256,
-            lambda: (read(normal(16, N)), write(empty(N)), 16),
-            shared=8 * 33 * 4,
-            threads=256,
-        ),
-        Sound(
-            "cluster", 8, 128, lambda: (read(normal(2, 4096)), write(empty(2, 4096)), 4096, 1e-5), cluster=4
-        ),
+        Sound("second_stage", -(-N // 32), 256, of_sums, shared=8 * 33 * 4, threads=256),
+        Sound("cluster", 8, 128, lambda: (*copied(2, 4096), 4096, 1e-5), cluster=4),
         Sound("last_block", 8, 64, of_partials),
         Sound("lock", 4, 32, lambda: (update(np.zeros(1, np.int32)), update(np.zeros(1, np.float32)))),
-        Sound(
-            "pipeline",
-            3,
-            64,
-            lambda: (read(normal(12, 64, 4)), write(empty(12, 64, 4)), 12),
-            shared=3 * 64 * 16,
-        ),
-        Sound("exchange", 1, 64, lambda: (read(normal(4, 64)), write(empty(4, 64)), 4), shared=256),
-        Sound("pairs", 1, 128, lambda: (read(normal(128)), write(empty(128)))),
-        Sound("warp", 1, 32, lambda: (read(normal(32)), write(empty(32)))),
+        Sound("pipeline", 3, 64, lambda: (*copied(12, 64, 4), 12), shared=3 * 64 * 16),
+        Sound("exchange", 1, 64, lambda: (*copied(4, 64), 4), shared=256),
+        Sound("pairs", 1, 128, lambda: copied(128)),
+        Sound("warp", 1, 32, lambda: copied(32)),
         Sound("accumulate", 4, 32, lambda: (read(normal(128)), update(np.zeros(1, np.float32)))),
     )
 }

@@ -40,15 +40,12 @@ def test_text_and_mode_are_part_of_the_key() -> None:
 def test_what_the_host_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NORMGEN_CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        ToolchainMissing, match=r"neither g\+\+ nor clang\+\+ is found: install g\+\+; parsing, .* still work"
-    ) as raised:
+    lacking = r"^[^\n]*neither g\+\+ nor clang\+\+ is found: install g\+\+; parsing, .* still work[^\n]*$"
+    with pytest.raises(ToolchainMissing, match=lacking):
         twice(HostExecutor())
-    assert "\n" not in str(raised.value)
     monkeypatch.setenv("NORMGEN_CXX", "no-such-compiler")
     with pytest.raises(ToolchainMissing, match="NORMGEN_CXX is no-such-compiler, which is not found"):
         twice(HostExecutor())
-
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(ToolchainMissing, match="needs Linux on x86-64, and this is linux aarch64"):
         twice(HostExecutor())
@@ -74,20 +71,16 @@ def test_packed_parameters_lie_as_in_c() -> None:
     ]
 
 
-@pytest.mark.parametrize("compiler", ["g++", *CLANGS])
-def test_the_shim_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
-    strict = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC"]
-    for source in sorted(SHIM.glob("*.cpp")):
-        subprocess.run([compiler, *strict, "-O2", "-c", str(source), "-o", str(tmp_path / "o")], check=True)
+def test_the_shim_compiles_without_warnings(tmp_path: Path) -> None:
+    strict = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-o", str(tmp_path / "o"), "-c"]
+    include = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
     text = tmp_path / "kernel.cpp"
     text.write_text(f'{kernel("forward", "__half")}\n#include "simt_export.h"\nSIMT_EXPORT(forward)\n')
-    include = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
-    unroll = ["-Wno-unknown-pragmas"]  # g++ has another one
-    subprocess.run(
-        [compiler, *strict, *unroll, *include, "-c", str(text), "-o", str(tmp_path / "o")], check=True
-    )
+    for compiler in filter(shutil.which, ("g++", *CLANGS)):
+        for source in sorted(SHIM.glob("*.cpp")):
+            subprocess.run([compiler, *strict, str(source), "-O2"], check=True)
+        # g++ has another pragma to unroll.
+        subprocess.run([compiler, *strict, str(text), *include, "-Wno-unknown-pragmas"], check=True)
 
 
 @pytest.mark.parametrize("checked", [False, True])
@@ -97,6 +90,5 @@ def test_clang(checked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("clang++ is not installed")
     monkeypatch.setenv("NORMGEN_CXX", clang)
     compiler = find_compiler()
-    assert compiler.is_clang
-    assert "-fno-tree-sra" not in kernel_flags(compiler, checked, False)
+    assert compiler.is_clang and "-fno-tree-sra" not in kernel_flags(compiler, checked, False)
     twice(HostExecutor(checked))
