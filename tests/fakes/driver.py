@@ -127,6 +127,7 @@ class FakeContext:
 
     def finish(self, stream: int) -> None:
         assert stream not in self.driver.captured, "a stream that is captured cannot be waited for"
+        self.driver.finished.append(stream)
 
     def synchronize(self) -> None:
         self.driver.synchronized += 1
@@ -167,6 +168,7 @@ class FakeDriver:
         self.fills: list[tuple[int, int, int]] = []
         self.copies: list[tuple[str, int, int]] = []
         self.waits: list[tuple[int, int]] = []
+        self.finished: list[int] = []
         self.synchronized = 0
         self.launch_us: Callable[[Launched], float] = lambda _: 1.0
         self.places: dict[int, int] = {}

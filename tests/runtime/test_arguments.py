@@ -87,8 +87,9 @@ def test_calls_that_are_wrong(direction: str, arrays: Any, named: Any, message: 
         warm.forward(X, W)
         warm.forward(X, W, eps=1e-5, scale=0.5)
         warm.forward(X, W, out={"y": zeros(4, 8)})
-        warm.backward(DY, X, W, RSTD)
-        warm.backward(DY, X, W, RSTD, wrt=("x",), accumulate=False)
+        warm.backward(*BACKWARD)
+        warm.backward(*BACKWARD, eps=1e-5)
+        warm.backward(*BACKWARD, wrt=("x",), accumulate=False)
     count = len(recorder.launches)
     with pytest.raises(kind, match=message) as expected:
         getattr(cold, direction)(*arrays, **named)

@@ -56,7 +56,7 @@ def test_a_stream_has_zeros_of_its_own_cleared_once(driver: FakeDriver, streams:
     assert len(places) == 2
     filled = {address // 256 for address, _, _ in driver.fills}
     assert len(filled) == len(driver.fills) == 3, "for two streams, and for the one that may come"
-    assert {stream for _, _, stream in driver.fills} == {0x10, 0x20}
+    assert {stream for _, _, stream in driver.fills} == set(driver.finished) == {0x10, 0x20}
     streams[0] = 0x77
     driver.captured.add(0x77)  # a graph takes what was cleared before
     for _ in range(2):
@@ -73,6 +73,8 @@ def test_a_graph_that_comes_first_clears_by_itself(driver: FakeDriver, streams: 
     assert entries(driver, norm.plan("forward", x), x) == [CLEAR, KERNEL]
     # Memory comes from the library, whose stream it is that is captured.
     assert entries(driver, norm.forward, x, stream=0x10) == [CLEAR, KERNEL]
+    streams[0] = 0x30
+    assert entries(driver, norm.forward, x, stream=0x77) == [CLEAR, KERNEL]
     assert not driver.fills
     driver.captured.clear()
     assert entries(driver, norm.forward, x) == [KERNEL] and len(driver.fills) == 2
