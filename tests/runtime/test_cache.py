@@ -139,6 +139,21 @@ def test_a_held_lock_delays_but_does_not_stop(tmp_path: Path, monkeypatch: pytes
     assert not path.exists()
 
 
+def test_a_lock_is_held_by_one_and_leaves_no_file(tmp_path: Path) -> None:
+    inside: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            with cache_files.locked(tmp_path / "lock"):
+                inside.append(1)
+                time.sleep(0.0005)
+                assert len(inside) == 1
+                inside.pop()
+
+    at_once(*[work] * 4)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_cache_cleared_during_a_build_is_no_fault(tmp_path: Path) -> None:
     calls: list[int] = []
 
