@@ -20,17 +20,13 @@ pytestmark = pytest.mark.gpu
 
 CASES = [
     ("RMSNorm", (4096,), (64, 4096)),
-    ("RMSNorm", ((3, 32),), (64, 3, 32)),
     ("LayerNorm", (1023,), (64, 1023)),
     ("GroupNorm", (8, 64), (4, 64, 14, 14)),
     ("BatchNorm1d", (64,), (32, 64)),
-    ("BatchNorm2d", (64, 1e-5, None), (4, 64, 14, 14)),
     ("BatchNorm3d", (16,), (4, 16, 6, 7, 8)),
     ("InstanceNorm2d", (64, 1e-5, 0.1, True, True), (4, 64, 14, 14)),
     ("LocalResponseNorm", (5,), (4, 64, 14, 14)),
-    ("Softmax", (-1,), (64, 1000)),
     ("Softmax", (0,), (64, 1000)),
-    ("LogSoftmax", (1,), (16, 1000, 9)),
     ("Softmax2d", (), (4, 64, 14, 14)),
 ]
 LAYOUTS = {

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normgen.devices.host.abi import packed_parameters
 from normgen.devices.host.compile import SHIM, find_compiler, kernel_flags
 from normgen.devices.host.executor import HostExecutor
 from normgen.errors import CompileError, ToolchainMissing
@@ -61,14 +60,6 @@ def test_text_that_does_not_compile_is_kept_once(tmp_path: Path, monkeypatch: py
         assert raised.value.source_path == str(kept)
         assert kept.read_text().startswith(f"{text}\n\n// ") and "error" in kept.read_text()
     assert "kernel.cu:3:" in str(raised.value)
-
-
-def test_packed_parameters_lie_as_in_c() -> None:
-    offsets = [(p.offset, p.bytes, p.kind) for p in packed_parameters("PPi2fqPi")]
-    assert offsets == [
-        *((0, 8, "p"), (8, 8, "p"), (16, 4, "i"), (20, 4, "f"), (24, 4, "f")),
-        *((32, 8, "i"), (40, 8, "p"), (48, 4, "i")),
-    ]
 
 
 def test_the_shim_compiles_without_warnings(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import normgen
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import round_to
-from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from tests.memory import at_offset
@@ -93,18 +92,6 @@ def test_fewer_multiprocessors_leave_rows_as_they_are(name: str) -> None:
             call = getattr(Norm(package, planner=planner).on(HOST), direction)
             made = [call(**operands(name, direction), sm_count=n) for n in (None, 1, 40)]
             assert len({getattr(each, result).tobytes() for each in made}) == 1, strategy.name
-
-
-@pytest.mark.parametrize("name", ["layernorm", "groupnorm"])
-def test_a_number_of_multiprocessors_is_what_a_device_of_so_many_has(name: str) -> None:
-    class Other(HostExecutor):
-        @property
-        def device(self) -> Machine:
-            return replace(HOST_MACHINE, multiprocessors=1)
-
-    given = operands(name, "backward")
-    here, there = norm_of(name), norm_of(name, Other(checked=True))
-    assert same(here.backward(**given, sm_count=1), there.backward(**given))
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)])

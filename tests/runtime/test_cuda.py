@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
 from functools import partial
 from pathlib import Path
 
@@ -45,13 +44,11 @@ def test_whatever_changes_the_binary_changes_the_key(driver: FakeDriver) -> None
         assert len(other.compiled) == (change != "nothing"), change
 
 
-def test_many_threads_compile_a_text_once_and_texts_side_by_side(driver: FakeDriver) -> None:
-    driver.compile_seconds = 0.2
+def test_many_threads_compile_a_text_once(driver: FakeDriver) -> None:
+    driver.compile_seconds = 0.05
     executor = CudaExecutor(0)
-    begin = time.monotonic()
     at_once(*(partial(executor.function, f"text {i % 4}", "kernel", 0) for i in range(16)))
     assert len(driver.compiled) == 4 and driver.loads == 4
-    assert time.monotonic() - begin < 0.7  # four compiles one after another take 0.8
 
 
 def test_a_failing_compile_leaves_no_entry_and_may_be_tried_again(driver: FakeDriver) -> None:
