@@ -10,7 +10,7 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.kernel.group import Misfit
-from normgen.verify.cases import DTYPE_SETS, Case, element_types
+from normgen.verify.cases import Case, element_types
 from normgen.verify.draw import Sample
 from tests.codegen.alone import defined, emitted, planned, subject
 from tests.sampling import paired
@@ -24,18 +24,6 @@ save   rstd[C] = rsqrt(mean[B, ...]((x - mu)^2) + eps)
 output spread[C]: f32 = sqrt(mean[B, ...]((x - mu)^2))
 """
 NARROW, WIDE = MOMENTS.format(axes="B, C, ..."), MOMENTS.format(axes="B, ..., C")
-RUNNING = """norm running
-attr momentum >= 0 = 0.1
-input  x[{axes}]
-state  running_mean[C] = 0
-state  running_var[C] = 1
-save   mu[C] = mean[B, ...](x)
-let    var = mean[B, ...]((x - mu)^2)
-let    unbiased = var * size[B, ...] / max(size[B, ...] - 1, 1)
-output spread[C]: f32 = sqrt(var)
-update running_mean = lerp(running_mean, mu, momentum)
-update running_var = lerp(running_var, unbiased, momentum)
-"""
 EXTREMES = """norm extremes
 input  x[{axes}]
 output top[C]: f32 = max[B, ...](x)
@@ -55,8 +43,6 @@ output y[..., D] = x * rstd * w
 PLANS = [
     (NARROW, "...", "C", [("moments", ("C",), False)], 1),
     (WIDE, "C", "", [("moments", (), True)], 1),
-    (RUNNING.format(axes="B, C, ..."), "...", "C", [("moments", ("C",), False)], 1),
-    (RUNNING.format(axes="B, ..., C"), "C", "", [("moments", (), True)], 1),
     (AMAX, "D", "", [("max", (), False)], 1),
     (
         EXTREMES.format(axes="B, C, ..."),
@@ -76,53 +62,39 @@ def test_plan(text, inner, segment, columns, groups):
     assert emitted(defined(text)).groups == groups
 
 
-def test_a_maximum_that_a_sum_needs_is_no_accumulator():
-    text = "norm soft\ninput x[N, D]\noutput y[D]: f32 = sum[N](exp(x - max[N](x)))\n"
+@pytest.mark.parametrize(
+    "output",
+    [
+        "y[D]: f32 = sum[N](exp(x - max[N](x)))",  # a maximum that a sum needs is no accumulator
+        "y[N, D] = x - mean[N](x)",  # an accumulator that elements need is no final
+    ],
+)
+def test_misfit(output):
     with pytest.raises(Misfit, match="reduces over"):
-        planned(defined(text))
-
-
-def test_an_accumulator_that_elements_need_is_no_final():
-    text = "norm centred\ninput x[N, D]\noutput y[N, D] = x - mean[N](x)\n"
-    with pytest.raises(Misfit, match="reduces over"):
-        planned(defined(text))
+        planned(defined(f"norm n\ninput x[N, D]\noutput {output}\n"))
 
 
 # ------------------------------------------------------------------------------------------------ moments
 
-SHAPES = [
-    (1, (1,), 1), (1, (37,), 3), (2, (), 40), (3, (5,), 4), (2, (40, 50), 2), (300, (3,), 5),
-    (2, (97, 95), 3), (1, (40000,), 1), (65540, (1,), 8),
-]  # fmt: skip
+SHAPES = [(1, (1,), 1), (2, (40, 50), 2), (300, (3,), 5), (1, (40000,), 1), (65540, (1,), 8)]
 FAR = {"x": Sample("normal", 1e6, 1.0)}
 
 
-def case_of(found, shape, dtypes=F32, **how) -> Case:
+def case_of(found, shape, dtypes=F32) -> Case:
     batch, rest, channels = shape
     extents = {"B": batch, "...": prod(rest), "C": channels}
-    return Case(extents, rest, element_types(found.definition, dtypes), dtypes.name, **how)
+    return Case(extents, rest, element_types(found.definition, dtypes), dtypes.name)
 
 
-@pytest.mark.parametrize(("shape", "far"), paired(SHAPES, (False, True)))
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("text", [NARROW, WIDE], ids=["narrow", "wide"])
-def test_moments(text, shape, far):
+def test_moments_far_from_zero(text, shape):
     found = subject(text)
-    executor = PLAIN if shape[0] > 60000 else CHECKED
-    if far:
-        prove(found, case_of(found, shape), executor, FAR)
-    else:
-        prove(found, case_of(found, shape, BF16), executor)
+    prove(found, case_of(found, shape), PLAIN if shape[0] > 60000 else CHECKED, FAR)
 
 
-@pytest.mark.parametrize(("text", "dtypes"), paired([NARROW, WIDE], DTYPE_SETS))
-def test_moments_of_any_element_type_wherever_arrays_start(text, dtypes):
-    found = subject(text)
-    for offset, padded in ((0, False), (1, True), (3, False)):
-        prove(found, case_of(found, (5, (12,), 24), dtypes, offset=offset, padded=padded))
-
-
-def statistics(text, x, executor=CHECKED, **given):
-    made = subject(text).norm.on(executor).forward(x=x, **given, save=True)
+def statistics(text, x, executor=CHECKED):
+    made = subject(text).norm.on(executor).forward(x=x, save=True)
     return {name: np.asarray(getattr(made, name)) for name in made._fields}
 
 
@@ -134,10 +106,9 @@ LAYOUTS = [(NARROW, lambda x: x), (WIDE, channels_last)]
 
 
 @pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
-@pytest.mark.parametrize("first", [0.0, 1e6, -1e6])
-def test_an_unlucky_first_value_costs_nothing(text, laid, first):
+def test_an_unlucky_first_value_costs_nothing(text, laid):
     x = (1e6 + np.random.default_rng(5).standard_normal((64, 3, 33))).astype(np.float32)
-    x[0, :, 0] = first
+    x[0, :, 0] = 0, 1e6, -1e6
     exact = x.astype(np.float64)
     made = statistics(text, laid(x))
     assert np.allclose(made["mu"], exact.mean((0, 2)), rtol=1.2e-7, atol=0)
@@ -156,17 +127,18 @@ SPECIAL = [
 
 
 @pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
-@pytest.mark.parametrize("at", [0, 1, -1])
-def test_infinity_and_nan(text, laid, at):
-    x = np.random.default_rng(3).standard_normal((40, len(SPECIAL) + 1, 21)).astype(np.float32)
-    exact = x.astype(np.float64).std((0, 2))
-    for channel, (values, _) in enumerate(SPECIAL):
-        for k, value in enumerate(values):
-            x[at, channel, at - k] = value
-    made = statistics(text, laid(x))
-    assert np.array_equal(made["mu"][:-1], [mean for _, mean in SPECIAL], equal_nan=True)
-    assert np.all(np.isnan(made["spread"][:-1]))
-    assert np.allclose(made["spread"][-1], exact[-1], rtol=1e-5)
+def test_infinity_and_nan(text, laid):
+    """At the first place of a channel, within it, and at its last."""
+    usual = np.random.default_rng(3).standard_normal((40, len(SPECIAL) + 1, 21)).astype(np.float32)
+    for at in (0, 1, -1):
+        x = usual.copy()
+        for channel, (values, _) in enumerate(SPECIAL):
+            for k, value in enumerate(values):
+                x[at, channel, at - k] = value
+        made = statistics(text, laid(x))
+        assert np.array_equal(made["mu"][:-1], [mean for _, mean in SPECIAL], equal_nan=True)
+        assert np.all(np.isnan(made["spread"][:-1]))
+        assert np.allclose(made["spread"][-1], usual[:, -1].std(dtype=np.float64), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
@@ -177,40 +149,13 @@ def test_the_same_bits_in_any_order_of_blocks_and_threads(text, laid):
         assert all(same_bits(values, other[name]) for other in every[1:])
 
 
-# ------------------------------------------------------------------------------------------------ extremes
+# ------------------------------------------------------------------------------------------------ others
 
 
-@pytest.mark.parametrize(("axes", "shape"), paired(["B, C, ...", "B, ..., C"], SHAPES[:8]))
+@pytest.mark.parametrize(("axes", "shape"), paired(["B, C, ...", "B, ..., C"], SHAPES[1:4]))
 def test_maxima_minima_and_sums(axes, shape):
     found = subject(EXTREMES.format(axes=axes))
-    for dtypes in (F32, BF16):
-        prove(found, case_of(found, shape, dtypes), samples={"x": Sample("normal", -5.0, 1.0)})
-
-
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (1, 1000), (37, 129), (300, 64), (3, 40000)])
-def test_a_scale_for_a_whole_tensor(rows, width):
-    found = subject(AMAX)
-    for dtypes in (F32, BF16):
-        extents = {"...": rows, "D": width}
-        types = element_types(found.definition, dtypes)
-        prove(found, Case(extents, (rows,), types, dtypes.name))
-
-
-# ------------------------------------------------------------------------------------------------ states
-
-
-@pytest.mark.parametrize(("axes", "laid"), [("B, C, ...", lambda x: x), ("B, ..., C", channels_last)])
-@pytest.mark.parametrize("given", [("running_mean", "running_var"), ("running_var",), ()])
-def test_states_are_read_and_written(axes, laid, given):
-    generator = np.random.default_rng(2)
-    x = generator.standard_normal((9, 5, 30)).astype(np.float32) * 3 + 2
-    before = {name: generator.random(5).astype(np.float32) for name in given}
-    states = {name: values.copy() for name, values in before.items()}
-    made = subject(RUNNING.format(axes=axes)).norm.on(CHECKED).forward(x=laid(x), momentum=0.3, **states)
-    new = {"running_mean": x.mean((0, 2), np.float64), "running_var": x.var((0, 2), np.float64, ddof=1)}
-    for name, values in states.items():
-        assert np.allclose(values, 0.7 * before[name] + 0.3 * new[name], rtol=1e-5)
-    assert np.allclose(made.spread, x.std((0, 2)), rtol=1e-5)
+    prove(found, case_of(found, shape, BF16), samples={"x": Sample("normal", -5.0, 1.0)})
 
 
 def test_states_that_read_each_other_read_what_was_there():
@@ -229,11 +174,3 @@ def test_states_that_read_each_other_read_what_was_there():
     subject(text).norm.on(CHECKED).forward(x=x, a=a, b=b)
     assert np.allclose(a, old[1] + x.sum(0), atol=1e-4)
     assert np.allclose(b, old[0] + x.max(0), atol=1e-4)
-
-
-# ------------------------------------------------------------------------------------------------ text
-
-
-def test_the_second_stage_kernel(golden):
-    record = emitted(defined(RUNNING.format(axes="B, C, ...")))
-    golden("running.second_stage.cu", next(f.source for f in record.forms if f.form == "second_stage"))

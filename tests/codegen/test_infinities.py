@@ -24,13 +24,12 @@ from tests.sampling import sampled
 from tests.verify.subjects import PLAIN, subject_of
 
 inf, nan = float("inf"), float("nan")
-# What varies, and what is reduced: rows, channels, pixels, channels of single samples, groups of channels.
+# What varies, and what is reduced: rows, channels, pixels, groups of channels.
 LAYOUTS = {
     "rows": ("x[..., D]", "...", "D"),
     "channels": ("x[B, C, ...]", "C", "B, ..."),
     "channels last": ("x[..., C]", "C", "..."),
     "pixels": ("x[B, C, ...]", "B, ...", "C"),
-    "instances": ("x[B, C, ...]", "B, C", "..."),
     "groups last": ("x[..., (G C)]", "G", "C, ..."),
 }
 # Layout, lengths, element type, and the strategies that are tried if not all.
@@ -41,8 +40,6 @@ CASES: list[tuple[str, dict[str, int], str, tuple[str, ...]]] = [
     ("groups last", {"G": 2, "C": 4, "...": 30}, "f32", ("folded", "whole")),
     ("rows", {"...": 1, "D": 70_000}, "bf16", ()),
     ("channels last", {"...": 300, "C": 40}, "bf16", ()),
-    ("instances", {"B": 2, "C": 4, "...": 2000}, "f32", ()),
-    ("groups last", {"G": 2, "C": 12, "...": 200}, "f32", ()),
 ]
 BAD = {
     "inf": [inf], "-inf": [-inf], "both": [inf, -inf], "several": [inf] * 3, "nan": [nan], "mixed": [inf, nan]
