@@ -25,9 +25,9 @@ from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
-from tests.codegen import columns_cases as columns
 from tests.codegen.alone import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
+from tests.codegen.test_columns import SCALED
 from tests.host.mutation import Altered, barrier_lines
 
 # Few blocks, so that each of them walks several rows and uses its scratch again.
@@ -102,15 +102,12 @@ output y[..., D] = x * w + w^2
 # Forwards that are one kernel of the rows family, by the plan of which it is.
 PLANNED = dict.fromkeys((WIDE, NARROW, SHARING, FRAMES, CENTRED), plan_rows)
 PLANNED |= {FOLDED: plan_folded, PIECES: plan_in_pieces}
-COLUMNS = (columns.LAYERNORM2D, columns.SOFTMAX2D, columns.SCALED)
 
 
 @cache
 def package_for(text: str) -> Package:
     if text in PLANNED:
         return subject(text, PLANNED[text]).norm.package
-    if text in COLUMNS:
-        return columns.packaged(text)
     return package_of(text) if "\n" in text else packaged(text)
 
 
@@ -218,11 +215,11 @@ CASES = {
     ),
     "resident sums": Case(GAINS, "backward", "resident", 90, 8, HOST_MACHINE, 13, ("dx", "x"), spare=2),
     "windows, pixels": Case(WINDOWED, "forward", "pixels", 253, 40, HOST_MACHINE, 1),
-    "columns": Case(columns.SOFTMAX2D, "forward", "registers", 33, 40, HOST_MACHINE, 2),
-    "columns, moments": Case(columns.LAYERNORM2D, "forward", "registers", 33, 40, HOST_MACHINE, 2),
-    "columns, wide sums": Case(columns.LAYERNORM2D, "backward", "registers", 700, 40, ONE, 4),
-    "columns, narrow sums": Case(columns.SCALED, "backward", "registers", 700, 40, ONE, 6),
-    "columns that stream": Case(columns.SOFTMAX2D, "forward", "multipass", 2, 20000, HOST_MACHINE, 2),
+    "columns": Case("softmax2d", "forward", "registers", 33, 40, HOST_MACHINE, 2),
+    "columns, moments": Case("layernorm2d", "forward", "registers", 33, 40, HOST_MACHINE, 2),
+    "columns, wide sums": Case("layernorm2d", "backward", "registers", 700, 40, ONE, 4),
+    "columns, narrow sums": Case(SCALED, "backward", "registers", 700, 40, ONE, 6),
+    "columns that stream": Case("softmax2d", "forward", "multipass", 2, 20000, HOST_MACHINE, 2),
 }
 
 

@@ -1,4 +1,4 @@
-"""The emitted kernels as texts: whole for two norms, and for all of them the way back to the spec's lines."""
+"""The emitted kernels as texts: whole for three norms, for all of them the way back to the spec's lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def definition_of(name: str) -> tuple[Definition, Source]:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "layernorm2d"])
 def test_emitted_kernels(name: str, direction: str, golden: Callable[[str, str], None]) -> None:
     golden(f"{name}.{direction}.cu", "\n".join(f.source for f in forms(name, direction)))
 

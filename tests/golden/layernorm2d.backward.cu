@@ -22,10 +22,8 @@ constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm2d attr eps = 1e-6 cotangent dy[B, C, ...] input x[B, C, ...] param w[C] saved mu[B, ...]:
-// f32 saved rstd[B, ...]: f32
 // gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
-// sum[C](w * dy) / size[C])
+//     sum[C](w * dy) / size[C])
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)
 //
@@ -265,10 +263,8 @@ constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm2d attr eps = 1e-6 cotangent dy[B, C, ...] input x[B, C, ...] param w[C] saved mu[B, ...]:
-// f32 saved rstd[B, ...]: f32
 // gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
-// sum[C](w * dy) / size[C])
+//     sum[C](w * dy) / size[C])
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)
 //
@@ -296,7 +292,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     index_t chunks_per_group,
     index_t chunks,
     int blocks_per_segment) {
-    static_assert(LANES == 32, "a sum over the lanes takes a whole warp of one member");
+    static_assert(LANES == 32 || !(WANT_DW || WANT_DB),
+        "a sum over the lanes takes a whole warp of one member");
     __shared__ ColumnExchange<LANES, TEAM, VEC, 3> exchange;
     const int lane = threadIdx.x % LANES;
     const int member = threadIdx.x / LANES;
@@ -409,4 +406,77 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             }
         }
     }
+}
+
+#include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   LENGTH: elements of a row, or along a column
+//   TILE: columns of a tile of the kernel that combines partials
+//   SHARES: warps that share such a tile
+//   ACCUMULATE: whether gradients of parameters are added to what is there
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   WANT_DW, WANT_DB: whether the call wants this result
+//   dw_t, db_t: type of this operand's elements
+
+// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
+//     sum[C](w * dy) / size[C])
+// gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[C]: like b = sum[B, ...](dy)
+//
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
+extern "C" __global__ void __launch_bounds__(THREADS) layernorm2d_backward_second_stage(
+    dw_t* __restrict__ dw_ptr,
+    db_t* __restrict__ db_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    int blocks_per_segment) {
+    __shared__ float scratch[THREADS / 32][TILE];
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
+    programmatic_wait<PROGRAMMATIC>();
+
+    // dw
+    if (blockIdx.y == 0) {
+        if constexpr (WANT_DW) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
+            const index_t outer = tile / TILES;
+            // nothing beyond the last
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+                index_t(blocks_per_segment), row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+                store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
+            }
+        }
+    }
+
+    // db
+    if (blockIdx.y == 1) {
+        if constexpr (WANT_DB) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
+            const index_t outer = tile / TILES;
+            // nothing beyond the last
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column,
+                index_t(blocks_per_segment), row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+                store_scalar<ACCUMULATE>(db_ptr + column, db_sum);
+            }
+        }
+    }
+    programmatic_launch<PROGRAMMATIC>();
 }

@@ -19,7 +19,6 @@
 
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm2d attr eps = 1e-6 input x[B, C, ...] param w[C] param b[C]
 // save mu[B, ...]: f32 = sum[C](x) / size[C]
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
@@ -104,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
         }
     };
     const VectorMoments<VEC> moments = column_moments<LENGTH>(exchange, each);
-    const float(&mu)[VEC] = moments.mean;  // spec.norm:6
+    const float(&mu)[VEC] = moments.mean;  // layernorm2d.norm:9
     const float(&sum_3)[VEC] = moments.centred;
     const float(&sum_2)[VEC] = moments.squares;
     float row_1[VEC], rstd[VEC], row_2[VEC];
@@ -112,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     for (int i = 0; i < VEC; ++i) {
         row_1[i] =
             eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
-        rstd[i] = rsqrtf(row_1[i]);  // spec.norm:7
+        rstd[i] = rsqrtf(row_1[i]);  // layernorm2d.norm:10
         row_2[i] = -sum_3[i] * (1.f / float(size_C)) * rstd[i];
     }
 
@@ -127,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b[item] + w[item] * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // spec.norm:8
+                y_out[i] = b[item] + w[item] * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // layernorm2d.norm:11
             }
             if (WANT_Y && live) {
                 store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
@@ -163,7 +162,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
 
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm2d attr eps = 1e-6 input x[B, C, ...] param w[C] param b[C]
 // save mu[B, ...]: f32 = sum[C](x) / size[C]
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
@@ -220,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
         }
     }
     const VectorMoments<VEC> moments = running.over_team<LENGTH>(exchange);
-    const float(&mu)[VEC] = moments.mean;  // spec.norm:6
+    const float(&mu)[VEC] = moments.mean;  // layernorm2d.norm:9
     const float(&sum_3)[VEC] = moments.centred;
     const float(&sum_2)[VEC] = moments.squares;
     float row_1[VEC], rstd[VEC], row_2[VEC];
@@ -228,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     for (int i = 0; i < VEC; ++i) {
         row_1[i] =
             eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
-        rstd[i] = rsqrtf(row_1[i]);  // spec.norm:7
+        rstd[i] = rsqrtf(row_1[i]);  // layernorm2d.norm:10
         row_2[i] = -sum_3[i] * (1.f / float(size_C)) * rstd[i];
     }
 
@@ -243,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b + w * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // spec.norm:8
+                y_out[i] = b + w * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // layernorm2d.norm:11
             }
             if (WANT_Y && live) {
                 store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
