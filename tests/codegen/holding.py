@@ -10,6 +10,7 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
+from normgen.ir.program import Definition
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, Case, make_case
@@ -103,11 +104,16 @@ _TEXTS = {
 
 
 @cache
-def subject(name: str, groups: int = 0, strategy: str = "whole") -> Subject:
+def definition(name: str, groups: int = 0) -> Definition:
     source = bundled.read(name) or Source(f"{name}.norm", _TEXTS[name])
-    definition = load_definition(source, {"groups": groups} if groups else {})
-    norm = Norm(package(definition), planner=partial(plan_launches, strategy=strategy))
-    return Subject(definition, backward(definition), norm, strategy)
+    return load_definition(source, {"groups": groups} if groups else {})
+
+
+@cache
+def subject(name: str, groups: int = 0, strategy: str = "whole") -> Subject:
+    found = definition(name, groups)
+    norm = Norm(package(found), planner=partial(plan_launches, strategy=strategy))
+    return Subject(found, backward(found), norm, strategy)
 
 
 def case(found: Subject, dtypes: str = "f32", **extents: int) -> Case:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import pytest
 
 from normgen.codegen.strategies.stages import groups_of
-from normgen.diagnostics import Source
-from normgen.dsl import load_definition
 from normgen.families.rows.compile.plan import plan_in_pieces
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.kernel.group import Misfit
 from normgen.kernel.plan import KernelPlan
-from tests.codegen.holding import subject
+from tests.codegen.alone import defined
+from tests.codegen.holding import definition, subject
 
 NAME = "groupnorm_channels_last"
 
-# --------------------------------------------------------------------------------------------------- the plan
-
 
 def planned(name: str, groups: int = 0) -> KernelPlan:
-    (group,) = groups_of(centre(backward(subject(name, groups).definition)), "k")
+    (group,) = groups_of(centre(backward(definition(name, groups))), "k")
     return plan_in_pieces(group)
 
 
@@ -39,45 +36,32 @@ def test_accumulators_that_keep_more_or_less_of_what_numbers_the_rows():
 
 
 def test_what_needs_the_sums_of_its_row_follows_them_if_it_is_no_multiple():
-    (group,) = groups_of(centre(subject("squashed").definition.program), "k")
+    (group,) = groups_of(centre(definition("squashed").program), "k")
     assert not any(c.terms for c in plan_in_pieces(group).columns)
     assert all(c.terms for c in planned("bounded").columns)
 
 
 @pytest.mark.parametrize(
-    "total",
+    ("total", "fits"),
     [
-        "total[C] = sum[B, S, D](x)",  # is a sum of the row
-        "total[D] = sum[B, S, C](x)",
-        "total[C, D] = sum[B, S](x)",
+        ("total[C] = sum[B, S, D](x)", True),  # is a sum of the row
+        ("total[D] = sum[B, S, C](x)", True),
+        ("total[C, D] = sum[B, S](x)", True),
+        ("total[B, C, D] = sum[S](x)", False),  # part of what numbers the pieces
+        ("total[B, S] = sum[C, D](x)", False),  # over a piece
+        ("total[C, D] = max[B, S](x)", False),
+        ("total[C, D] = sum[B, S]((x - mean[B, S](x))^2)", False),  # one needs the other
     ],
 )
-def test_sums_that_keep_a_whole_piece_or_nothing_of_a_row(total):
-    assert _fits(total)
-
-
-@pytest.mark.parametrize(
-    "total",
-    [
-        "total[B, C, D] = sum[S](x)",  # part of what numbers the pieces
-        "total[B, S] = sum[C, D](x)",  # over a piece
-        "total[C, D] = max[B, S](x)",
-        "total[C, D] = sum[B, S]((x - mean[B, S](x))^2)",  # one needs the other
-    ],
-)
-def test_other_sums_are_left_to_several_kernels(total):
-    assert not _fits(total)
-
-
-def _fits(total: str) -> bool:
+def test_sums_that_keep_a_whole_piece_or_nothing_of_a_row(total, fits):
     text = f"norm n\ninput x[B, S, C, D]\noutput y[B, S, C, D] = x - mean[B, S, D](x)\noutput {total}\n"
-    definition = load_definition(Source("spec.norm", text), {})
-    (group,) = groups_of(centre(definition.program), "k")
+    (group,) = groups_of(centre(defined(text).program), "k")
     try:
         plan = plan_in_pieces(group)
     except Misfit:
-        return False
-    return plan.adds_pieces or not plan.columns
+        assert not fits
+    else:
+        assert (plan.adds_pieces or not plan.columns) == fits
 
 
 def test_the_text(golden):

@@ -14,41 +14,33 @@ from tests.codegen.norms import bound, packaged, schedule_rows
 # The most blocks of a cluster, and threads of a multiprocessor, as the CUDA programming guide has them.
 FACTS = [
     ("sm_80", 1, 2048),
-    ("sm_86", 1, 1536),
     ("sm_89", 1, 1536),
     ("sm_90", 16, 2048),
-    ("sm_90a", 16, 2048),
-    ("sm_100", 16, 2048),
     ("sm_120", 8, 1536),
-    ("sm_121", 8, 1536),
 ]
-NAMES = ("rmsnorm", "layernorm", "softmax", "l2norm", "add_rmsnorm", "dyt")
-LENGTHS = (64, 1000, 4096, 8192, 20001, 65536, 70001, 131072, 262144, 300000)
+NAMES = ("rmsnorm", "layernorm", "softmax", "dyt")
+LENGTHS = (64, 4096, 20001, 131072, 300000)
 
 
 @pytest.mark.parametrize(("arch", "cluster", "threads"), FACTS)
-def test_no_cluster_is_larger_and_no_more_threads_are_resident(arch: str, cluster: int, threads: int) -> None:
-    device = usual_machine(arch)
+def test_clusters_are_as_large_as_they_may_be_and_no_more_threads_are_resident(
+    arch: str, cluster: int, threads: int
+) -> None:
+    device, largest = usual_machine(arch), 1
     for name, direction, dtype, length in product(NAMES, ("forward", "backward"), ("bf16", "f32"), LENGTHS):
         record = getattr(packaged(name), direction)
         (kernel,) = record.strategies[0].kernels
         call = Call(bound(record, dtype, rest=4096, D=length), device, "")
         found = [schedule_rows(kernel, call)[0]]
-        if length == LENGTHS[-3]:
+        if length == 131072:
             found += Rows().space(kernel, call)
         for s in found:
-            assert s.cluster <= cluster, f"{name} {direction} {dtype} {length}: {s}"
+            largest = max(largest, s.cluster)
             assert s.threads * max(1, s.blocks) <= threads, f"{name} {direction} {dtype} {length}: {s}"
+    assert largest == cluster
 
 
-def test_clusters_of_16_where_a_device_has_them() -> None:
-    record = packaged("softmax").forward
-    (kernel,) = record.strategies[0].kernels
-    call = Call(bound(record, "bf16", rest=4096, D=262144), usual_machine("sm_90"), "")
-    assert schedule_rows(kernel, call)[0].cluster == 16
-
-
-@pytest.mark.parametrize("arch", ["sm_75", "sm_87", "sm_110", "sm_130"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_130"])
 def test_of_an_unknown_architecture_the_least_is_taken_for_granted(arch: str) -> None:
     facts = architecture(arch)
     assert facts.max_cluster == (8 if int(arch[3:]) >= 90 else 1)

@@ -16,12 +16,11 @@ from normgen.kernel.group import Misfit
 from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
-from normgen.verify.draw import Sample
 from tests.codegen.alone import defined, emitted, planned
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound
 from tests.sampling import paired
-from tests.verify.subjects import CHECKED, PLAIN, prove, same_bits
+from tests.verify.subjects import CHECKED, prove, same_bits
 
 MOMENTS = """norm stats
 attr groups: int = 2
@@ -38,8 +37,6 @@ output var[{kept}]: f32 = mean[{over}]((x - mu)^2)
 PLANS = [
     ("B, ..., (G C)", "B, G", "C, ...", "B ...", "G C", "C", "B"),
     ("B, ..., (G C)", "G", "B, C, ...", "B ...", "G C", "C", ""),
-    ("B, ..., (G C)", "G, B", "C, ...", "B ...", "G C", "C", "B"),
-    ("A, B, (G C)", "B, G", "A, C", "A B", "G C", "C", "B"),
     ("A, B, C, D", "B, C", "A, D", "A B", "C D", "D", "B"),
     ("B, S, (G C), D", "B, G, C", "S, D", "B S", "G C D", "D", "B"),
     ("B, S, (G C), D", "B, G", "S, C, D", "B S", "G C D", "C D", "B"),
@@ -79,24 +76,6 @@ def test_the_texts(golden):
     golden("folded.cu", "\n".join(form.source for form in record.forms))
 
 
-NAMES = [
-    ("groupnorm_channels_last", {"groups": 4}, True),
-    ("batchnorm_channels_last", {}, False),  # a channel has no neighbours
-    ("groupnorm", {"groups": 4}, False),  # groups lie side by side
-    ("layernorm", {}, False),
-    ("gated_rmsnorm_grouped", {"groups": 4}, False),
-]
-
-
-@pytest.mark.parametrize(("name", "attrs", "found"), NAMES, ids=[n[0] for n in NAMES])
-def test_norms_that_have_the_strategy(name, attrs, found):
-    record = subject(name, **attrs).norm.package.forward
-    assert ("folded" in {s.name for s in record.strategies}) == found
-
-
-# ------------------------------------------------------------------------------------------ when it is taken
-
-
 def test_a_batch_of_any_size_has_one_text():
     package = subject("groupnorm_channels_last", groups=32).norm.package
     texts = set()
@@ -115,13 +94,11 @@ def taken(groups: int, dtype: str, **extents: int) -> tuple[Launch, ...]:
     return plan_launches(package.forward, binding, HOST_MACHINE, "folded").launches
 
 
-# (samples, groups, channels of one, places): groups of one channel, of parts of a vector, of several
-# vectors, of no whole number of either; more groups than threads, one vector a thread and several; fewer rows
-# than thread groups; rows that are no whole vectors.
+# (samples, groups, channels of one, places): groups of parts of a vector, of several vectors, of no whole
+# number of either; more groups than threads, one vector a thread and several; fewer rows than thread groups;
+# rows that are no whole vectors.
 SHAPES = [
-    (2, 32, 10, 70), (1, 32, 1, 33), (3, 4, 16, 50), (1, 5, 3, 9), (2, 2, 8, 1), (1, 3, 5, 130),
-    (2, 16, 2, 65), (1, 8, 12, 40), (1, 1, 24, 77), (2, 7, 9, 21), (1, 32, 40, 45), (1, 2, 300, 30),
-    (1, 400, 4, 19), (65, 2, 4, 3), (1, 333, 7, 11), (1, 2, 1500, 9), (1, 1200, 1, 5),
+    (1, 1, 24, 77), (1, 3, 5, 130), (65, 2, 4, 3), (1, 333, 7, 11), (1, 2, 1500, 9), (1, 1200, 1, 5),
 ]  # fmt: skip
 
 
@@ -133,19 +110,9 @@ def test_groups_of_channels_that_come_last(shape, dtypes):
     assert "_folded_statistics_pipeline" in launches[0].entry
     made = case(found, dtypes, B=samples, C=channels, rest=places)
     prove(found, made, CHECKED, directions=("forward",))
-    prove(found, replace(made, offset=1, in_place=True), PLAIN, directions=("forward",))
 
 
-@pytest.mark.parametrize("shape", [(2, 32, 10, 300), (1, 3, 5, 600), (1, 4, 16, 200)], ids=str)
-def test_a_mean_that_is_large_beside_the_deviation(shape):
-    samples, groups, channels, places = shape
-    found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
-    far = {"x": Sample("normal", 1e6, 1.0)}
-    made = case(found, "f32", B=samples, C=channels, rest=places)
-    prove(found, made, CHECKED, far, directions=("forward",))
-
-
-@pytest.mark.parametrize(("channels", "within"), paired([3, 8, 10], [0.0, 1e4]))
+@pytest.mark.parametrize(("channels", "within"), [(3, 1e4), (8, 0.0)])
 def test_groups_that_are_far_from_their_neighbours(channels, within):
     """A vector has channels of several groups, each with a mean of its own; so may the channels of one."""
     random, groups = np.random.default_rng(4), 5
@@ -158,12 +125,11 @@ def test_groups_that_are_far_from_their_neighbours(channels, within):
     assert np.allclose(made.rstd, (exact.var((1, 3)) + 1e-5) ** -0.5, rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("channels", [105, 151])
-def test_rows_that_begin_anywhere(channels):
-    (statistics, *_) = taken(3, "bf16", B=2, C=channels, rest=40)
+def test_rows_that_begin_anywhere():
+    (statistics, *_) = taken(3, "bf16", B=2, C=105, rest=40)
     assert "REALIGNED = true" in statistics.source
     found = subject("groupnorm_channels_last", groups=3, strategy="folded")
-    made = case(found, "bf16", B=2, C=channels, rest=40)
+    made = case(found, "bf16", B=2, C=105, rest=40)
     prove(found, replace(made, offset=1), CHECKED, directions=("forward",))
 
 
