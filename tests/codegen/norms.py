@@ -25,7 +25,7 @@ from normgen.runtime.planning.registry import family_of
 H200 = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
 SMALL = Machine("small", "sm_80", 2, 101376, 102400)
 
-ATTRS: dict[str, dict[str, object]] = {"qk_norm": {"head_dim": 8}}
+ATTRS: dict[str, dict[str, object]] = {"qk_norm": {"head_dim": 8}, "groupnorm": {"groups": 4}}
 
 # Specs whose kernels are of the rows family, forward and backward.
 ROWS = (

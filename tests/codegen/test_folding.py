@@ -13,15 +13,10 @@ OPERAND = "x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G)"
 WORDS = " ".join(["word"] * 25)
 SPLIT = " ".join(["word"] * 21)
 FOLDED = [
-    ("const float y_out = rstd * x;  // rmsnorm.norm:9", "const float y_out = rstd * x;  // rmsnorm.norm:9"),
     # what a condition decides goes below it
     (
         f"if constexpr (WANT_Y && REALIGNED) Layout::store({OPERAND}, y_packed, lane);",
         f"if constexpr (WANT_Y && REALIGNED)\n    Layout::store({OPERAND}, y_packed, lane);",
-    ),
-    (
-        f"else Layout::store_vector({OPERAND} + column, packed);",
-        f"else\n    Layout::store_vector({OPERAND} + column, packed);",
     ),
     # what is assigned goes below, where that is one line
     (
@@ -60,9 +55,7 @@ LAID_OUT = [
     ("// let s0 = a\n// output y = s0\n//\n// a\n// text", "// let s0 = a\n// output y = s0\n//\n// a text"),
     ("// a list:\n//   A: first\n//   B: second", "// a list:\n//   A: first\n//   B: second"),
     ("Vector<x_t,\nVEC>\nx_words[ITEMS];\nint i;", "Vector<x_t, VEC> x_words[ITEMS];\nint i;"),
-    ("    bulk_copy(\n    a,\n        b\n);", "    bulk_copy(a, b);"),
     ("for (int i = 0;\ni < N;\n++i) {\na();\n}", "for (int i = 0; i < N; ++i) {\na();\n}"),
-    ("const auto f = [&](int i) {\nreturn i;\n};", "const auto f = [&](int i) {\nreturn i;\n};"),
     ("each([&](int i) {\nreturn i;\n});", "each([&](int i) {\nreturn i;\n});"),
     ("a =\n// why\nb;", "a =\n// why\nb;"),
     ("f(a,  // first\nb);", "f(a,  // first\nb);"),
@@ -76,7 +69,7 @@ LAID_OUT = [
 
 @pytest.mark.parametrize(("text", "expected"), FOLDED)
 def test_lines_are_cut_where_they_bind_least(text: str, expected: str) -> None:
-    assert folded(text) == expected
+    assert folded(text) == expected and folded(expected) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), LAID_OUT)
@@ -87,11 +80,6 @@ def test_where_a_template_breaks_makes_no_difference(text: str, expected: str) -
 def test_what_has_nowhere_to_be_cut_stays() -> None:
     for text in (f"{'x' * 200};", f'f("{"a, b " * 40}");', f"#define A {'a + ' * 40}"):
         assert folded(text) == text
-
-
-def test_what_is_folded_is_not_folded_again() -> None:
-    for _, expected in FOLDED:
-        assert folded(expected) == expected
 
 
 def test_a_list_of_constants_is_still_one() -> None:
@@ -105,6 +93,6 @@ def test_formulas_go_on_further_in() -> None:
     assert wrapped("gradient dx = a", 16) == ["gradient dx = a"]
 
 
-@pytest.mark.parametrize("name", files())
-def test_device_functions_keep_to_the_width(name: str) -> None:
-    assert [line for line in file_text(name).splitlines() if len(line) > WIDTH] == []
+def test_device_functions_keep_to_the_width() -> None:
+    long = [(name, line) for name in files() for line in file_text(name).splitlines() if len(line) > WIDTH]
+    assert not long

@@ -14,27 +14,6 @@ from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged, schedules
 DIRECTIONS = ("forward", "backward")
 
 
-def schedule(name, direction, device=H200, dtype="bf16", **extents):
-    record = getattr(packaged(name), direction)
-    return schedules(record, bound(record, dtype, **extents), device)[0][0]
-
-
-def launches(name, direction, device=H200, dtype="bf16", **extents):
-    package = packaged(name)
-    record = getattr(package, direction)
-    return plan_launches(record, bound(record, dtype, **extents), device)
-
-
-def test_clusters_from_sm_90_on():
-    (launch,) = launches("layernorm", "forward", rest=1024, D=65536).launches
-    assert (launch.cluster, launch.grid[0], launch.block[0]) == (4, 120, 256)
-    assert "#define CLUSTER_DIMS __cluster_dims__(4, 1, 1)" in launch.source
-    (launch,) = launches("add_rmsnorm", "forward", rest=1024, D=65536).launches
-    assert (launch.cluster, launch.grid[0], launch.block[0]) == (16, 16 * 1024, 256)  # a cluster for each row
-    (launch,) = launches("layernorm", "forward", rest=1024, D=65536, device=SMALL).launches
-    assert launch.cluster == 1 and "__cluster_dims__" not in launch.source.partition("extern")[0]
-
-
 SIZES = st.sampled_from([1, 2, 3, 7, 8, 31, 32, 33, 100, 1000, 1023, 1024, 4097, 5120, 16384, 65537, 1 << 20])
 
 
@@ -90,11 +69,3 @@ def test_what_is_not_wanted_costs_nothing():
     assert [x[0] for x in full.workspace] == ["rmsnorm_backward.dw_sum"]
     assert len(only_dx.launches) == 1
     assert not only_dx.workspace
-
-
-def test_partials_cover_the_launched_grid():
-    for rows in (1, 2, 263, 264, 265, 100000):
-        plan = launches("layernorm", "backward", rest=rows, D=4096)
-        for _, shape, dtype in plan.workspace:
-            assert shape == (plan.launches[0].grid[0], 4096)
-            assert dtype == "f32"

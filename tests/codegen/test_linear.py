@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normgen.ir.expr import (
@@ -44,12 +44,11 @@ SUMS = frozenset([SUM])
     [
         (DY, {DY: ONE}),
         (mul(RSTD, DY, CENTRED), {mul(DY, CENTRED): RSTD}),
-        (mul(SUM, DY), {DY: SUM}),
         (mul(RSTD, DY, add(CENTRED, SUM)), {mul(DY, CENTRED): RSTD, DY: mul(RSTD, SUM)}),
         (add(mul(DY, CENTRED), mul(-2, SUM, DY)), {mul(DY, CENTRED): ONE, DY: mul(-2, SUM)}),
         (add(mul(SUM, DY), mul(3, RSTD, DY)), {DY: add(SUM, mul(3, RSTD))}),
     ],
-    ids=["itself", "a factor", "a sum as a factor", "a correction", "a difference", "once each"],
+    ids=["itself", "a factor", "a correction", "a difference", "once each"],
 )
 def test_what_is_linear_is_taken_apart(value: Expr, terms: dict[Expr, Expr]) -> None:
     assert {v: c for c, v in terms_of(value, ROW, SUMS)} == terms
@@ -103,6 +102,7 @@ _LINEAR = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(value=_LINEAR)
 def test_the_products_add_up_to_the_value(value: Expr) -> None:
     random = np.random.default_rng(0)
@@ -128,13 +128,16 @@ def test_what_a_row_sums_anyway_costs_its_elements_nothing(name: str) -> None:
             assert added and all("lane == 0" in line for line in added), form.form
 
 
-@pytest.mark.parametrize("strategy", ["fewest", "split", "whole"])
-def test_parts_beside_moments_have_a_pass_of_their_own(strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "strategy", "lengths"),
+    [
+        ("drift", "split", {"B": 3, "C": 4, "rest": 64}),
+        ("drift", "whole", {"B": 3, "C": 4, "rest": 64}),
+        # a sum that is kept is not merged with the mean that it gives
+        ("total", "fused", {"B": 3, "D": 256}),
+    ],
+)
+def test_parts_beside_moments_have_a_pass_of_their_own(name, strategy, lengths) -> None:
     """Moments are merged in one exchange, whose pass adds up nothing else."""
-    found = subject("drift", strategy=strategy)
-    prove(found, case(found, "f32", B=3, C=4, rest=64), CHECKED, directions=("forward",))
-
-
-def test_a_sum_that_is_kept_is_not_merged_with_the_mean_that_it_gives() -> None:
-    found = subject("total", strategy="fused")
-    prove(found, case(found, "f32", B=3, D=256), CHECKED, directions=("forward",))
+    found = subject(name, strategy=strategy)
+    prove(found, case(found, "f32", **lengths), CHECKED, directions=("forward",))
