@@ -38,9 +38,9 @@ def _with_updates(program: Program) -> Program:
     return replace(program, results=program.results + updates, updates=())
 
 
-def planned(of: Definition | Program, planner: Planner = plan_rows) -> Any:
-    """A program, or a forward with its updates of states, as one group."""
-    program = _with_updates(of.program if isinstance(of, Definition) else of)
+def planned(definition: Definition, planner: Planner = plan_rows) -> Any:
+    """Its forward, updates of states included, as one group."""
+    program = _with_updates(definition.program)
     program = program if planner is plan_tiles else centre(program)
     space = frozenset[str]().union(*(n.axes for r in program.results for n in walk(r.expr)))
     space = space.union(*(r.tensor.axes for r in program.results))

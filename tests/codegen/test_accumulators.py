@@ -30,36 +30,6 @@ output top[C]: f32 = max[B, ...](x)
 output bottom[C]: f32 = min[B, ...](x)
 output both[C]: f32 = max[B, ...](abs(x)) + sum[B, ...](x)
 """
-AMAX = """norm quantised
-attr eps >= 0 = 1e-6
-attr limit > 0 = 448
-input x[..., D]
-param w[D] = 1
-save rstd[...] = rsqrt(mean[D](x^2) + eps)
-output scale[]: f32 = max[..., D](abs(x * rstd * w)) / limit
-output y[..., D] = x * rstd * w
-"""
-# What is planned: inner axes, segment, (operation, kept axes, wide) of each accumulator, groups of finals.
-PLANS = [
-    (NARROW, "...", "C", [("moments", ("C",), False)], 1),
-    (WIDE, "C", "", [("moments", (), True)], 1),
-    (AMAX, "D", "", [("max", (), False)], 1),
-    (
-        EXTREMES.format(axes="B, C, ..."),
-        "...",
-        "C",
-        [("max", ("C",), False), ("min", ("C",), False), ("max", ("C",), False), ("sum", ("C",), False)],
-        3,
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "inner", "segment", "columns", "groups"), PLANS)
-def test_plan(text, inner, segment, columns, groups):
-    plan = planned(defined(text))
-    assert (plan.inner, plan.segment) == (tuple(inner.split()), tuple(segment.split()))
-    assert sorted((c.op, c.kept, c.wide) for c in plan.columns) == sorted(columns)
-    assert emitted(defined(text)).groups == groups
 
 
 @pytest.mark.parametrize(

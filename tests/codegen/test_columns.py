@@ -29,7 +29,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
 from normgen.verify.expected import Subject
-from tests.codegen import alone
+from tests.codegen.alone import defined, planned
 from tests.codegen.holding import case
 from tests.codegen.norms import H200, SMALL, bound, usual_launches
 from tests.host.mutation import Altered
@@ -100,37 +100,6 @@ def kernel_of(norm: str, direction: str) -> ColumnsRecord:
     return kernel
 
 
-# ------------------------------------------------------------------------------------------------ planning
-
-# spec, direction: O, R, I, sums of each level, moments, (kept axes, wide) of each sum over columns, segment
-PLANS = [
-    ("layernorm2d", "forward", "B", "C", "...", [1, 2], True, [], ""),
-    ("layernorm2d", "backward", "B", "C", "...", [3], False, [("", True), ("", True)], ""),
-    (FIRST_AXIS, "forward", "", "N", "D", [1, 1], False, [], ""),
-    (MODULATED, "backward", "B", "C", "H W", [1], False, [("B", True), ("B", True)], "B"),
-    (MASKED, "forward", "B", "C", "H W", [1], False, [], ""),
-    (SCALED, "backward", "B", "C", "...", [1], False, [("", False), ("", False)], ""),
-    (GROUPED, "backward", "B", "G E", "W", [1], False, [("", True)], ""),
-]
-
-
-@pytest.mark.parametrize(
-    ("text", "direction", "outer", "reduced", "across", "levels", "moments", "sums", "segment"),
-    PLANS,
-)
-def test_plan(text, direction, outer, reduced, across, levels, moments, sums, segment):
-    found = subject(text)
-    program = found.backward if direction == "backward" else found.definition.program
-    plan = alone.planned(program, plan_columns)
-    assert (plan.outer, plan.reduced, plan.across) == tuple(
-        tuple(x.split()) for x in (outer, reduced, across)
-    )
-    assert [len(level.sums) for level in plan.parts.levels] == levels
-    assert (plan.parts.moments is not None) == moments
-    assert sorted((" ".join(c.kept), c.wide) for c in plan.parts.columns) == sorted(sums)
-    assert plan.parts.segment == tuple(segment.split())
-
-
 MISFITS = [
     ("input x[B, D]\noutput y[B, D] = x / sum[D](x)", "other than the innermost, D"),
     ("input x[B, C, W]\noutput y[B, C, W] = x / sum[B](x) / sum[C](x)", r"there are: \[B\], \[C\]"),
@@ -155,10 +124,7 @@ MISFITS = [
 @pytest.mark.parametrize(("body", "reason"), MISFITS, ids=lambda v: str(v)[-30:])
 def test_misfit(body, reason):
     with pytest.raises(Misfit, match=reason):
-        alone.planned(alone.defined(f"norm misfit\n{body}\n"), plan_columns)
-
-
-# ------------------------------------------------------------------------------------------------ schedules
+        planned(defined(f"norm misfit\n{body}\n"), plan_columns)
 
 
 # So few registers that no column is held in them.
@@ -221,8 +187,6 @@ def test_offsets_have_64_bits_where_the_tensor_needs_them():
         assert f"using index_t = {index};" in launch.source
         assert ("q" in launch.format) == (index == "long long")
 
-
-# ------------------------------------------------------------------------------------------------ execution
 
 # One multiprocessor, so that blocks walk several tiles; on one the next is on its way where there is one, on
 # another no column is held in registers.

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from normgen import bundled
-from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.ir.program import Definition
 from normgen.package.operands import FormRecord
 from tests.codegen.norms import ATTRS, ROWS, packaged
+from tests.verify.subjects import bundled_source
 
 DIRECTIONS = ("forward", "backward")
 
@@ -21,12 +19,6 @@ def forms(name: str, direction: str) -> Iterator[FormRecord]:
     """Every text of a direction."""
     for kernel in getattr(packaged(name), direction).kernels:
         yield from kernel.forms
-
-
-def definition_of(name: str) -> tuple[Definition, Source]:
-    source = bundled.read(name)
-    assert source is not None
-    return load_definition(source, ATTRS.get(name, {})), source
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -44,7 +36,8 @@ def named(text: str, name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_has_a_users_name_tells_its_line(name: str) -> None:
-    definition, source = definition_of(name)
+    source = bundled_source(name)
+    definition = load_definition(source, ATTRS.get(name, {}))
     lines = {
         b.name: source.text.count("\n", 0, b.span.start) + 1
         for b in definition.program.bindings
@@ -60,10 +53,9 @@ def test_what_has_a_users_name_tells_its_line(name: str) -> None:
                     assert above or statement.endswith(f"  {place}"), (form.entry, statement)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", ROWS)
-def test_texts_are_tidy(name: str, direction: str) -> None:
-    for form in forms(name, direction):
+def test_texts_are_tidy(name: str) -> None:
+    for form in (form for direction in DIRECTIONS for form in forms(name, direction)):
         assert form.source.endswith("}\n")
         assert "\t" not in form.source
         assert "\n\n\n" not in form.source
