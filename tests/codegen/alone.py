@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.compile.family import Rows
@@ -19,7 +20,7 @@ from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
 from normgen.kernel.text import Wording
-from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
+from normgen.package.records import Strategy
 from normgen.runtime.norm import Norm
 from normgen.verify.expected import Subject
 
@@ -57,25 +58,7 @@ def emitted(definition: Definition, planner: Planner = plan_rows) -> Any:
 @cache
 def subject(text: str, planner: Planner = plan_rows, **attrs: object) -> Subject:
     """Its forward, to be checked."""
-    definition = defined(text, **attrs)
-    program = definition.program
-
-    def record(t: Any) -> TensorRecord:
-        default = None if t.default is None else float(t.default)
-        return TensorRecord(t.name, t.role, t.dims, t.dtype, t.like, default)
-
-    numbers = [(a.name, a.value) for a in program.attrs if not a.folded]
-    package = Package(
-        name=program.name,
-        doc="",
-        spec=text,
-        attrs=tuple(AttrRecord(name, None if value is None else float(value)) for name, value in numbers),
-        axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
-        forward=PassRecord(
-            tuple(map(record, program.operands)),
-            tuple(record(r.tensor) for r in _with_updates(program).results if r.tensor.role != "state"),
-            (Strategy("alone", (emitted(definition, planner),)),),
-        ),
-        backward=None,
-    )
-    return Subject(definition, None, Norm(package))
+    definition = replace(defined(text, **attrs), of=())
+    made = package(definition)
+    forward = replace(made.forward, strategies=(Strategy("alone", (emitted(definition, planner),)),))
+    return Subject(definition, None, Norm(replace(made, forward=forward)))

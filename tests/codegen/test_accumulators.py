@@ -46,14 +46,14 @@ def test_misfit(output):
 
 # ------------------------------------------------------------------------------------------------ moments
 
-SHAPES = [(1, (1,), 1), (2, (40, 50), 2), (300, (3,), 5), (1, (40000,), 1), (65540, (1,), 8)]
+SHAPES = [(1, (1,), 1), (65540, (1,), 8), (300, (3,), 5), (1, (40000,), 1), (2, (40, 50), 2)]
 FAR = {"x": Sample("normal", 1e6, 1.0)}
 
 
-def case_of(found, shape, dtypes=F32) -> Case:
+def case_of(found, shape, dtypes=F32, **how) -> Case:
     batch, rest, channels = shape
     extents = {"B": batch, "...": prod(rest), "C": channels}
-    return Case(extents, rest, element_types(found.definition, dtypes), dtypes.name)
+    return Case(extents, rest, element_types(found.definition, dtypes), dtypes.name, **how)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -122,7 +122,7 @@ def test_the_same_bits_in_any_order_of_blocks_and_threads(text, laid):
 # ------------------------------------------------------------------------------------------------ others
 
 
-@pytest.mark.parametrize(("axes", "shape"), paired(["B, C, ...", "B, ..., C"], SHAPES[1:4]))
+@pytest.mark.parametrize(("axes", "shape"), paired(["B, C, ...", "B, ..., C"], SHAPES[2:]))
 def test_maxima_minima_and_sums(axes, shape):
     found = subject(EXTREMES.format(axes=axes))
     prove(found, case_of(found, shape, BF16), samples={"x": Sample("normal", -5.0, 1.0)})

@@ -36,10 +36,6 @@ from tests.host.mutation import Altered
 from tests.sampling import paired
 from tests.verify.subjects import prove, same_bits, subject_of
 
-FIRST_AXIS = """norm first_axis
-input x[N, D]
-save output y[N, D] = exp(x - stop(max[N](x))) / sum[N](exp(x - stop(max[N](x))))
-"""
 # A scale and a shift for each image and channel: their gradients are sums over the pixels of one image.
 MODULATED = """norm modulated
 attr eps >= 0 = 1e-5
@@ -76,14 +72,6 @@ input x[B, C, ...]
 param beta[] = 1
 let z = exp(mean[C](x) * 0.25)
 output y[B, ...] = beta * z
-"""
-# R is two axes, and one parameter has only one of them.
-GROUPED = """norm grouped
-attr eps >= 0 = 1e-5
-input x[B, G, E, W]
-param w[G, E] = 1
-save rstd[B, W] = rsqrt(mean[G, E](x^2) + eps)
-output y[B, G, E, W] = x * rstd * w
 """
 
 
@@ -221,12 +209,10 @@ def check(text, device, samples=None, directions=("forward", "backward"), **exte
 
 
 SIZES = {
-    FIRST_AXIS: {"N": 7, "D": 66},
     MODULATED: {"B": 3, "C": 7, "H": 11, "W": 6},
     MASKED: {"B": 3, "C": 70, "H": 11, "W": 6},
     SCALED: {"B": 3, "C": 70, "rest": 66},
     POOLED: {"B": 3, "C": 7, "rest": 66},
-    GROUPED: {"B": 2, "G": 10, "E": 7, "W": 66},
 }
 
 

@@ -65,13 +65,6 @@ def test_a_command_takes_one_derivation(
     assert (calls["derived"], calls["packaged"]) == (1, packaged)
 
 
-def test_nothing_is_derived_before_it_is_asked_for(calls: Counter[str]) -> None:
-    made = Compilation(load_definition(bundled.read("rmsnorm"), {}))
-    assert not calls
-    assert made.derived is made.derived and [name for name, _ in made.programs] == ["forward", "backward"]
-    assert calls == {"derived": 1}
-
-
 @pytest.mark.kernels
 def test_a_level_has_kernels_of_its_backward_alone(calls: Counter[str]) -> None:
     made = Compilation(load_definition(bundled.read("rmsnorm"), {}))
