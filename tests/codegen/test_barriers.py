@@ -30,6 +30,7 @@ from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.codegen.test_columns import SCALED
 from tests.host.mutation import Altered, barrier_lines
 
+USUAL = HOST_MACHINE
 # Few blocks, so that each of them walks several rows and uses its scratch again.
 ONE = replace(HOST_MACHINE, multiprocessors=1)
 # So many that no warp adds up alone what they leave.
@@ -119,37 +120,29 @@ TWICE = {"MOST_MEMBERS": 2, "DEPTH": 1, "STATIC_SHARED": HOST_MACHINE.shared_per
 TWICE_WAYS = {"ways": (), "long_ways": (64,)}
 
 
-def again_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Pairs of small blocks that read a row again."""
-    return [pipeline(shape, 64, 2, reload=True)]
-
-
-def overlapped_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    return [overlapped_pipeline(shape, 64, 2, late=False)]
-
-
-def cooperative_trio(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Three blocks that exchange through memory."""
-    return [cooperative(shape, 64, 1, 1)] if shape.cooperates else []
-
-
-def refilled_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def refilled(shape: RowShape) -> RowSchedule:
     """Pairs whose pipeline holds a row and a half."""
     made = pipeline(shape, 64, 2, reload=True, stages=1)
-    return [replace(made, bulk=False, places=made.items * 3 // 2)]
+    return replace(made, bulk=False, places=made.items * 3 // 2)
 
 
-def word_aligned_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def word_aligned(shape: RowShape) -> RowSchedule:
     """Two rows a block, three vectors a thread."""
-    team = warps(-(-shape.length // shape.realigned), 3)
-    return [
-        RowSchedule("word_aligned", shape.realigned, team, 2, 3, 1, reload=True, realigned=True, stages=2)
-    ]
+    team, vector = warps(-(-shape.length // shape.realigned), 3), shape.realigned
+    return RowSchedule("word_aligned", vector, team, 2, 3, 1, reload=True, realigned=True, stages=2)
 
 
-def row_tile_of_four(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Four lanes a row."""
-    return [next(s for s in any_row_tile(shape) if s.team == 4)] if shape.row_tile else []
+# Schedules that are otherwise not the first choice: pairs of blocks, three that exchange through memory, four
+# lanes a row.
+FIRST: dict[str, Callable[[RowShape], RowSchedule]] = {
+    "again": lambda shape: pipeline(shape, 64, 2, reload=True),
+    "refilled": refilled,
+    "bulk": lambda shape: bulk_pair(shape, HOST_MACHINE)[0],
+    "overlapped": lambda shape: overlapped_pipeline(shape, 64, 2, late=False),
+    "words": word_aligned,
+    "tile": lambda shape: next(s for s in any_row_tile(shape) if s.team == 4),
+    "cooperative": lambda shape: cooperative(shape, 64, 1, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -158,7 +151,7 @@ class Case:
 
     `runs`: how many of the barriers and waits of its text are needed, `spare`: how many only other kernels
     need that call the same device functions. `over`: a result and the operand in whose place it goes. `wrt`:
-    whose gradients are wanted. `first`: what offers schedules that are otherwise not the first choice.
+    whose gradients are wanted. `first`: the schedule that it has.
     `twice`: of a resident kernel, whether it reads some rows twice.
     """
 
@@ -172,14 +165,14 @@ class Case:
     over: tuple[str, str] | None = None
     spare: int = 0
     wrt: tuple[str, ...] = ()
-    first: Callable[[RowShape, Machine], list[RowSchedule]] | None = None
+    first: str = ""
     twice: bool = False
 
 
 CASES = {
     "registers, realigned, one warp": Case("layernorm", "forward", "registers", 9, 767, ONE, 1, ("y", "x")),
     "registers, realigned, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
-    "registers, pieces that are added up": Case(PIECES, "forward", "registers", 40, 24, HOST_MACHINE, 3),
+    "registers, pieces that are added up": Case(PIECES, "forward", "registers", 40, 24, USUAL, 3),
     "stream": Case("layernorm", "forward", "multipass", 3, 600, STARVED, 1),
     "split": Case(NARROW, "forward", "split", 3, 5000, ONE, 3),
     "batch": Case(SHARING, "forward", "batch", 40, 600, ONE, 4),
@@ -188,38 +181,30 @@ CASES = {
     # A norm without exchanges: after one between warps nobody still reads the pipeline when a sum is
     # gathered.
     "pipeline, teams of warps": Case("dyt", "backward", "pipeline", 40, 600, ONE, 8),
-    "pipeline, cluster, re-read": Case("rmsnorm", "backward", "pipeline", 6, 4104, ONE, 5, first=again_pair),
-    "pipeline, cluster, refilled": Case(
-        "rmsnorm", "backward", "pipeline", 6, 4096, ONE, 5, first=refilled_pair
-    ),
-    "pipeline, cluster, bulk and kept, no exchange": Case(
-        "rmsnorm", "backward", "pipeline", 10, 4096, HOST_MACHINE, 2, spare=1, wrt=("w",), first=bulk_pair
+    "pipeline, cluster, re-read": Case("rmsnorm", "backward", "pipeline", 6, 4104, ONE, 5, first="again"),
+    "pipeline, cluster, refilled": Case("rmsnorm", "backward", "pipeline", 6, 4096, ONE, 5, first="refilled"),
+    "pipeline, cluster, bulk, no exchange": Case(
+        "rmsnorm", "backward", "pipeline", 10, 4096, USUAL, 2, spare=1, wrt=("w",), first="bulk"
     ),
     "pipeline, accumulators": Case(WIDE, "forward", "pipeline", 100, 40, ONE, 9),
     "pipeline, folded": Case(FOLDED, "forward", "pipeline", 7, 302, ONE, 5),
-    "overlapped": Case(
-        "layernorm", "backward", "overlapped", 8, 4096, HOST_MACHINE, 4, first=overlapped_pair
-    ),
-    "word_aligned": Case(
-        "add_rmsnorm", "backward", "word_aligned", 24, 259, ONE, 10, first=word_aligned_pair
-    ),
-    "row_tile": Case("add_rmsnorm", "forward", "row_tile", 70, 35, ONE, 4, first=row_tile_of_four),
+    "overlapped": Case("layernorm", "backward", "overlapped", 8, 4096, USUAL, 4, first="overlapped"),
+    "word_aligned": Case("add_rmsnorm", "backward", "word_aligned", 24, 259, ONE, 10, first="words"),
+    "row_tile": Case("add_rmsnorm", "forward", "row_tile", 70, 35, ONE, 4, first="tile"),
     "second_stage, several warps": Case(NARROW, "forward", "second_stage", 800, 32, MANY, 3),
-    "second_stage, two sums": Case(TWO_SUMS, "backward", "second_stage", 40, 64, HOST_MACHINE, 2),
-    "cooperative": Case(FRAMES, "forward", "cooperative", 1536, 2, HOST_MACHINE, 6, first=cooperative_trio),
-    "cooperative, moments": Case(
-        CENTRED, "forward", "cooperative", 1536, 2, HOST_MACHINE, 6, first=cooperative_trio
-    ),
+    "second_stage, two sums": Case(TWO_SUMS, "backward", "second_stage", 40, 64, USUAL, 2),
+    "cooperative": Case(FRAMES, "forward", "cooperative", 1536, 2, USUAL, 6, first="cooperative"),
+    "cooperative, moments": Case(CENTRED, "forward", "cooperative", 1536, 2, USUAL, 6, first="cooperative"),
     "resident, read twice": Case(
-        RESIDENT, "forward", "resident", 200, 8, HOST_MACHINE, 11, ("y", "x"), 1, twice=True
+        RESIDENT, "forward", "resident", 200, 8, USUAL, 11, ("y", "x"), 1, twice=True
     ),
-    "resident sums": Case(GAINS, "backward", "resident", 90, 8, HOST_MACHINE, 13, ("dx", "x"), spare=2),
-    "windows, pixels": Case(WINDOWED, "forward", "pixels", 253, 40, HOST_MACHINE, 1),
-    "columns": Case("softmax2d", "forward", "registers", 33, 40, HOST_MACHINE, 2),
-    "columns, moments": Case("layernorm2d", "forward", "registers", 33, 40, HOST_MACHINE, 2),
+    "resident sums": Case(GAINS, "backward", "resident", 90, 8, USUAL, 13, ("dx", "x"), spare=2),
+    "windows, pixels": Case(WINDOWED, "forward", "pixels", 253, 40, USUAL, 1),
+    "columns": Case("softmax2d", "forward", "registers", 33, 40, USUAL, 2),
+    "columns, moments": Case("layernorm2d", "forward", "registers", 33, 40, USUAL, 2),
     "columns, wide sums": Case("layernorm2d", "backward", "registers", 700, 40, ONE, 4),
     "columns, narrow sums": Case(SCALED, "backward", "registers", 700, 40, ONE, 6),
-    "columns that stream": Case("softmax2d", "forward", "multipass", 2, 20000, HOST_MACHINE, 2),
+    "columns that stream": Case("softmax2d", "forward", "multipass", 2, 20000, USUAL, 2),
 }
 
 
@@ -236,7 +221,7 @@ def call(case: Case, executor: HostExecutor) -> None:
     out = {case.over[0]: arrays[case.over[1]]} if case.over else None
 
     def tiers(shape: RowShape, device: Machine) -> list[list[RowSchedule]]:
-        return [*([s] for s in (case.first(shape, device) if case.first else ())), *usual(shape, device)]
+        return [*([[FIRST[case.first](shape)]] if case.first else []), *usual(shape, device)]
 
     usual, ways = choose.tiers, TWICE_WAYS if case.twice else SMALL_WAYS
     rules = {kind: replace(getattr(segments, kind), **ways) for kind in ("MOMENTS", "SUMS")}

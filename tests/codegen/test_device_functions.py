@@ -12,10 +12,9 @@ from normgen.cache import Cache
 from normgen.devices.cuda.executor import CudaExecutor
 from normgen.devices.host.compile import SHIM, find_compiler
 from normgen.errors import ToolchainMissing
-from normgen.kernel import headers
 from normgen.kernel.headers import declared, files, needed, outermost
 from normgen.package import device_functions
-from normgen.package.device_functions import file_text, functions_of, included, includes, inlined
+from normgen.package.device_functions import file_text, included, includes, inlined
 from tests.codegen.norms import packaged
 from tests.fakes.driver import FakeDriver
 
@@ -70,16 +69,11 @@ def test_each_file_is_there_once_and_after_what_it_includes(monkeypatch: pytest.
 
 
 def test_a_text_includes_what_it_calls_and_no_more() -> None:
-    forms = {f.form: f.source for f in packaged("rmsnorm").forward.strategies[0].kernels[0].forms}
-    assert "rows/row_tile.cuh" in included(forms["row_tile"]) and "rows/row_tile.cuh" not in included(
-        forms["registers"]
-    )
-    assert "cooperative.cuh" in included(forms["cooperative"]) and "cooperative.cuh" not in included(
-        forms["multipass"]
-    )
-    for text in forms.values():
-        assert included(text) == outermost(needed(text))
-        assert not any(f.startswith(("columns/", "windows/", "resident/")) for f in included(text))
+    forms = {f.form: included(f.source) for f in packaged("rmsnorm").forward.strategies[0].kernels[0].forms}
+    for form, file in (("row_tile", "rows/row_tile.cuh"), ("cooperative", "cooperative.cuh")):
+        assert file in forms[form] and file not in forms["multipass"]
+    for form in packaged("rmsnorm").forward.strategies[0].kernels[0].forms:
+        assert forms[form.form] == outermost(needed(form.source))
 
 
 def test_declarations_are_found_outside_of_bodies_alone() -> None:
@@ -106,9 +100,3 @@ def test_the_key_of_a_binary_covers_what_its_text_includes(
     assert (
         len(compiled) == 2 and "of another version" in compiled[1] and "of another version" not in compiled[0]
     )
-
-
-def test_functions_of_texts_are_those_of_any_of_them() -> None:
-    found = functions_of([includes(["math.cuh"]), includes(["rows/runs.cuh", "math.cuh"])])
-    assert found.count("float square(") == 1 and "add_runs(" in found and "struct Vector" not in found
-    assert headers.needed("square(x)") == ("math.cuh",)

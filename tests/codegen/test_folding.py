@@ -51,7 +51,6 @@ FOLDED = [
 ]
 # As templates have it, and as texts do.
 LAID_OUT = [
-    (f"// {WORDS}\n// and on.\n//\n// Apart.", f"// {SPLIT}\n// word word word word and on.\n//\n// Apart."),
     ("// let s0 = a\n// output y = s0\n//\n// a\n// text", "// let s0 = a\n// output y = s0\n//\n// a text"),
     ("// a list:\n//   A: first\n//   B: second", "// a list:\n//   A: first\n//   B: second"),
     ("Vector<x_t,\nVEC>\nx_words[ITEMS];\nint i;", "Vector<x_t, VEC> x_words[ITEMS];\nint i;"),

@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import HostExecutor
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, bound, packaged, planned
+from tests.host.mutation import Altered
 from tests.verify.subjects import bundled_subject, same_bits
 
 
@@ -52,18 +52,6 @@ def test_rows_that_the_cache_cannot_hold_are_marked(
     assert not any(kept(planned(name, direction, dtype, unknown, rest=rows, D=columns)))
 
 
-class Caching(HostExecutor):
-    """The checked host executor with a cache of so many bytes."""
-
-    def __init__(self, cache: int) -> None:
-        super().__init__(checked=True)
-        self.bytes = cache
-
-    @property
-    def device(self) -> Machine:
-        return replace(HOST_MACHINE, cache=self.bytes)
-
-
 # Rows, columns of 4 bytes: of whole blocks, of which the last has few, that begin anywhere, and in clusters,
 # also of clusters that walk them, in overlapped order and in a pipeline.
 @pytest.mark.parametrize(
@@ -86,7 +74,7 @@ def test_tags_change_no_bits_and_rows_are_demoted(name: str, rows: int, columns:
         operands["b"] = drawn[1, 1]
     results = []
     for cache, tags in ((1 << 30, False), (columns, True)):
-        executor = Caching(cache)
+        executor = Altered(replace(HOST_MACHINE, cache=cache), maximum_steps=10**9)
         plan = planned(name, "forward", "f32", executor.device, rest=rows, D=columns)
         assert (tagged(name, "forward", "f32", executor.device, rest=rows, D=columns) > 0) == tags
         assert all(kept(plan))
