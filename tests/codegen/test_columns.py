@@ -227,7 +227,8 @@ def test_large_mean_and_small_deviation(device):
 def test_sums_over_columns_walk_tiles():
     """A block that takes several tiles, the last of them partly empty."""
     extents = {"B": 7, "C": 20, "rest": 999}
-    check("layernorm2d", ONE, directions=("backward",), **extents)
+    for device in (ONE, STREAMS):
+        check("layernorm2d", device, directions=("backward",), **extents)
     record, kernel = subject("layernorm2d").norm.package.backward, kernel_of("layernorm2d", "backward")
     call = Call(bound(record, **extents), ONE, "")
     schedule = next(Columns().space(kernel, call))
