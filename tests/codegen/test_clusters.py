@@ -17,7 +17,6 @@ from normgen.verify.expected import Subject
 from tests.codegen.alone import subject
 from tests.codegen.holding import case
 from tests.codegen.norms import bound
-from tests.sampling import paired
 from tests.verify.subjects import BF16, F32, bundled_subject, prove, same_bits
 
 EXTREMES = """norm centred_extremes
@@ -68,10 +67,3 @@ def test_the_same_bits_in_any_order_of_clusters():
     for name in ("dx", "dw", "db"):
         values = [np.asarray(getattr(one, name)) for one in made]
         assert all(same_bits(values[0], other) for other in values[1:])
-
-
-@pytest.mark.parametrize(("dtypes", "shape"), paired([F32, BF16], [(3, 5, 20000), (6, 9, 600)]))
-def test_gradients_of_every_sample_in_segments(shape, dtypes):
-    found = bundled_subject("adaln_modulate")
-    batch, steps, width = shape
-    prove(found, case(found, dtypes.name, B=batch, S=steps, D=width), directions=("backward",))

@@ -33,13 +33,6 @@ FOLDED = [
         f"store_vector({OPERAND} + x_ptr + at_B * x_stride_B\n"
         "    + row_offset<offset_t>(at_G, x_stride_G), lane);",
     ),
-    # the rest of a head is further in than the block
-    (
-        "for (index_t first = block * (TEAMS * BATCH); first < rows; "
-        "first += index_t(blocks_per_segment) * (TEAMS * BATCH)) {",
-        "for (index_t first = block * (TEAMS * BATCH); first < rows;\n"
-        "        first += index_t(blocks_per_segment) * (TEAMS * BATCH)) {",
-    ),
     # a comment behind code goes above it
     (
         "    const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;"
@@ -52,8 +45,6 @@ FOLDED = [
 # As templates have it, and as texts do.
 LAID_OUT = [
     ("// let s0 = a\n// output y = s0\n//\n// a\n// text", "// let s0 = a\n// output y = s0\n//\n// a text"),
-    ("// a list:\n//   A: first\n//   B: second", "// a list:\n//   A: first\n//   B: second"),
-    ("Vector<x_t,\nVEC>\nx_words[ITEMS];\nint i;", "Vector<x_t, VEC> x_words[ITEMS];\nint i;"),
     ("for (int i = 0;\ni < N;\n++i) {\na();\n}", "for (int i = 0; i < N; ++i) {\na();\n}"),
     ("each([&](int i) {\nreturn i;\n});", "each([&](int i) {\nreturn i;\n});"),
     ("a =\n// why\nb;", "a =\n// why\nb;"),
