@@ -10,17 +10,20 @@ from typing import Any
 from pytest import MonkeyPatch
 
 from normgen.codegen.package import package
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.resident.launch import residence, segments
 from normgen.ir.grad import backward
 from normgen.launching.launch import Launch
-from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.expected import Subject
+from tests.codegen.holding import case
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import bound
+from tests.verify.subjects import prove
 
 NORM = """norm last
 attr groups: int = 2
@@ -39,89 +42,78 @@ def spec(axes: str, kept: str, over: str, *params: str, value: str = USUAL) -> s
     return NORM.format(declared=declared, kept=kept, over=over, axes=axes, value=value)
 
 
-LAST = "(G C)"
+GROUPED = ("B, ..., (G C)", "B, G", "C, ...")
+INSTANCES = ("B, ..., C", "B, C", "...")
 GAINS = ("param w[(G C)] = 1", "param b[(G C)] = 0")
 # Norms beside the bundled ones: x and its statistics, and what applies them.
-TEXTS = {
-    "instances": spec("B, ..., C", "B, C", "...", "param w[C] = 1", "param b[C] = 0"),
-    "modulated": spec(
-        "B, ..., (G C)", "B, G", "C, ...", "input s[B, (G C)]", value="silu((x - mu) * rstd * (1 + s))"
-    ),
-    "gains of groups": spec("B, ..., (G C)", "B, G", "C, ...", "param w[G] = 1", "param b[C] = 0"),
-    "turned statistics": spec("B, ..., (G C)", "G, B", "C, ...", *GAINS),
+FORWARDS = {
+    "instances": spec(*INSTANCES, "param w[C] = 1", "param b[C] = 0"),
     "frames": spec("B, T, S, (G C)", "B, T, G", "S, C", *GAINS),
-    "further rows": spec("T, B, S, (G C)", "B, G", "T, S, C", *GAINS),
-    "of a function": spec("B, ..., (G C)", "B, G", "C, ...", value="(x - mu) * rstd").replace(
-        "(x)", "(tanh(x))"
-    ).replace("(x - mu)", "(tanh(x) - mu)"),
+    "turned statistics of further rows": spec("T, B, S, (G C)", "G, B", "T, S, C", *GAINS),
+    "modulated": spec(*GROUPED, "input s[B, (G C)]", value="silu((x - mu) * rstd * (1 + s))"),
+    "gains of groups": spec(*GROUPED, "param w[G] = 1", "param b[C] = 0"),
+    "of a function": spec(*GROUPED, value="(x - mu) * rstd").replace("(x)", "(tanh(x))").replace(
+        "(x - mu)", "(tanh(x) - mu)"
+    ),
 }  # fmt: skip
-
 # Norms whose backward has one kernel too.
-SUMS = {
-    **{name: TEXTS[name] for name in ("instances", "turned statistics", "frames", "further rows")},
-    "no gains": spec("B, ..., (G C)", "B, G", "C, ...", value="(x - mu) * rstd"),
-    "instances without gains": spec("B, ..., C", "B, C", "...", value="(x - mu) * rstd"),
-    "a bias": spec("B, ..., (G C)", "B, G", "C, ...", "param b[(G C)]", value="(x - mu) * rstd + b"),
-}  # fmt: skip
+BACKWARDS = {
+    **{name: FORWARDS[name] for name in list(FORWARDS)[:3]},
+    "no gains": spec(*GROUPED, value="(x - mu) * rstd"),
+    "a bias": spec(*GROUPED, "param b[(G C)]", value="(x - mu) * rstd + b"),
+}
 
-# What a forward may be given or asked for besides the usual.
-LESS = (
-    {"absent": ("w",)},
-    {"absent": ("w", "b")},
-    {"save": False},
-    {"in_place": True},
-    {"offset": 1},
-    {"given_out": True, "offset": 3},
-    {"padded": True},
-)
+# Norms whose statistics are of channels that come last, over all samples: blocks keep bands of them.
+BANDS = {
+    "bands of frames": spec("T, S, C", "C", "T, S", "param w[C] = 1", "param b[C] = 0"),
+    "bands of two axes": spec("..., (G C)", "G, C", "...", *GAINS),
+    "bands without gains": spec("..., C", "C", "...", value="(x - mu) * rstd"),
+    "bands of a function": spec("..., C", "C", "...", "param w[C] = 1", value="silu((x - mu) * rstd * w)"),
+}
+TEXTS = FORWARDS | BACKWARDS | BANDS
 
 # Of their axes.
 LENGTHS = {"B": 2, "T": 3, "S": 37, "C": 6, "rest": 70}
 
 
 @cache
-def subject(name: str, groups: int = 0) -> Subject:
-    """A norm whose strategy is this one. Its norm has plans of its own by `fresh`."""
+def _subject(name: str, groups: int) -> Subject:
     if name not in TEXTS:
         return named(name, groups, "resident")
-    definition = load_definition(Source(f"{name}.norm", TEXTS[name]), {"groups": groups} if groups else {})
-    norm = Norm(package(definition), planner=partial(plan_launches, strategy="resident"))
-    return Subject(definition, None, norm, "resident")
-
-
-def fresh(name: str, groups: int = 0) -> Subject:
-    found = subject(name, groups)
-    return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy="resident")))
-
-
-@cache
-def _adding(name: str, groups: int = 0) -> Subject:
-    if name not in SUMS:
-        return named(name, groups, "resident")
-    definition = load_definition(Source(f"{name}.norm", SUMS[name]), {"groups": groups} if groups else {})
+    definition = load_definition(Source(f"{name}.norm", TEXTS[name]), {})
     return Subject(definition, backward(definition), Norm(package(definition)), "resident")
 
 
-def adding(name: str, groups: int = 0) -> Subject:
-    """A norm whose backward is this strategy's, with plans of its own."""
-    found = _adding(name, groups)
+def subject(name: str, groups: int = 0) -> Subject:
+    """A norm whose strategy is this one, with plans of its own."""
+    found = _subject(name, groups)
     return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy="resident")))
 
 
-def backward_launched(found: Subject, dtype: str, device: Machine = HOST_MACHINE, **extents: int) -> Launch:
-    """The kernel of a backward, as the host runs it, or another device."""
-    package = found.norm.package
-    assert package.backward is not None
-    binding = bound(package.backward, dtype, **extents)
-    launches = plan_launches(package.backward, binding, device, "resident").launches
-    return next(each for each in launches if each.entry.endswith("_resident"))
+def lengths_of(found: Subject, lengths: dict[str, int]) -> dict[str, int]:
+    """Those of axes that a norm has."""
+    axes = {a.name for a in found.norm.package.axes}
+    return {n: k for n, k in lengths.items() if n in axes or (n == "rest" and "..." in axes)}
 
 
-def launched(found: Subject, dtype: str, **extents: int) -> Launch:
+def run(name: str, *directions: str, groups: int = 0, dtypes: str = "f32", samples: Any = None, **how: Any):
+    """By this strategy, and no other. `how`: lengths of axes, and fields of the case."""
+    found, executor = subject(name, groups), HostExecutor(checked=True)
+    extents = {axis: n for axis, n in how.items() if axis == "rest" or axis[0].isupper()}
+    rest = {field: value for field, value in how.items() if field not in extents}
+    made = replace(case(found, dtypes, **extents), **rest)
+    prove(found, made, executor, samples, directions=directions)
+    entries = {entry for entry, _ in executor.history if entry != "normgen_copy"}
+    for direction in directions:
+        ends = {entry.partition(f"_{direction}_")[2] for entry in entries if f"_{direction}_" in entry}
+        assert "resident" in ends and ends <= {"resident", "resident_second_stage"}
+
+
+def launched(found: Subject, direction: str, dtype: str = "f32", **extents: int) -> Launch:
     """The kernel of a call, as the host runs it."""
-    package = found.norm.package
-    binding = bound(package.forward, dtype, **extents)
-    return plan_launches(package.forward, binding, HOST_MACHINE, "resident").launches[-1]
+    record = getattr(found.norm.package, direction)
+    launches = plan_launches(record, bound(record, dtype, **extents), HOST_MACHINE, "resident").launches
+    return next(each for each in launches if each.entry.endswith("_resident"))
 
 
 def small_slices(patch: MonkeyPatch) -> None:
@@ -145,17 +137,7 @@ def read_twice(patch: MonkeyPatch, kind: str, threads: int, held: int, members: 
     ruled(patch, kind, ways=(), long_ways=(threads,))
 
 
-def dealt(launch: Launch) -> tuple[int, int, int]:
-    """Rows of a thread group in all, in shared memory, and read twice."""
-    found = dict(re.findall(r"constexpr int (DEPTH|SLOTS|AGAIN) = (\d+);", launch.source))
-    return int(found["DEPTH"]), int(found["SLOTS"]), int(found["AGAIN"])
-
-
-@cache
-def clashing(axes: str, kept: str, over: str, gains: str, words: tuple[str, ...]) -> Subject:
-    """A norm with a gain of each of these names."""
-    params = [f"param {word}[{gains}] = 1" for word in words]
-    text = spec(axes, kept, over, *params, value=f"(x - mu) * rstd * {' * '.join(words)}")
-    definition = load_definition(Source("clash.norm", text), {})
-    norm = Norm(package(definition), planner=partial(plan_launches, strategy="resident"))
-    return Subject(definition, None, norm, "resident")
+def dealt(launch: Launch, *names: str) -> tuple[int, ...]:
+    """Numbers of a text: DEPTH, rows of a thread group; SLOTS of them in shared memory; AGAIN read twice."""
+    found = dict(re.findall(r"constexpr int (\w+) = (\d+);", launch.source))
+    return tuple(int(found[name]) for name in names)
