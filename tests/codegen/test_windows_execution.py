@@ -10,24 +10,20 @@ import pytest
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.windows.launch.space import schedules
 from normgen.runtime.norm import Norm
-from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
 from tests.sampling import paired
 from tests.verify.subjects import CHECKED, bundled_subject, prove
 
 # Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
-WINDOWS = ("0 .. 0", "-2 .. 2", "-2 .. 1", "0 .. 3", "-4 .. 0", "1 .. 2", "-3 .. -2", "-9 .. 9")
-# Lengths of B, C, ...: neighbours drift by 0, 1, -1, 2; vectors of 1 to 4; few places; many steps; images
-# of several warps, with and without drift.
-LENGTHS = (
-    (2, 8, 16), (1, 12, 25), (2, 4, 15), (3, 6, 6), (2, 5, 7), (1, 1, 9), (2, 40, 1), (1, 3, 3), (2, 8, 245),
-    (1, 4, 396),
-)  # fmt: skip
+WINDOWS = ("-2 .. 2", "-2 .. 1", "-4 .. 0", "1 .. 2", "-9 .. 9", "0 .. 0")
+# Lengths of B, C, ...: neighbours drift by 0, 1, 2; vectors of 1 to 4; few places; many steps; images of several
+# warps, with and without drift.
+LENGTHS = ((2, 8, 16), (1, 12, 25), (2, 5, 7), (1, 1, 9), (2, 40, 1), (2, 8, 245), (1, 4, 396))
 
 
 @pytest.mark.parametrize(
     ("form", "lengths"),
-    [*((form, n) for form in ("march", "pixels") for n in LENGTHS), *(("direct", n) for n in LENGTHS[:3])],
+    [*(("march", n) for n in LENGTHS), *(("pixels", n) for n in LENGTHS[1:6:2]), ("direct", LENGTHS[0])],
 )
 def test_across_channels(form, lengths):
     found = subject(text(), form)
@@ -40,53 +36,38 @@ def test_bounds_of_the_window(form, window):
     prove(found, case(found, {"B": 2, "C": 8, "rest": 9}))
 
 
-@pytest.mark.parametrize(
-    ("form", "window"), paired(["span", "direct"], ["-2 .. 2", "-2 .. 1", "1 .. 3", "-9 .. 0"])
-)
+@pytest.mark.parametrize(("form", "window"), paired(["span", "direct"], ["-2 .. 1", "1 .. 3"]))
 def test_channels_last(form, window):
     found = subject(text(LAST, f"C: {window}"), form)
-    for channels in (1, 3, 8, 32) if form == "span" else (3, 8):
+    for channels in (3, 8, 32) if form == "span" else (3,):
         prove(found, case(found, {"B": 2, "C": channels, "rest": 5}, "bf16" if channels == 8 else "f32"))
 
 
-@pytest.mark.parametrize(
-    ("form", "window"),
-    paired(["", "direct"], ["H: -1 .. 1, W: -2 .. 1", "H: 0 .. 2, W: -7 .. 7", "H: -2 .. 2"]),
-)
+@pytest.mark.parametrize(("form", "window"), paired(["", "direct"], ["H: -1 .. 1, W: -7 .. 1", "H: 0 .. 2"]))
 def test_within_channels(form, window):
     found = subject(text(WITHIN, window), form)
-    for height, width in ((5, 6), (9, 8), (1, 1), (4, 5)):
+    for height, width in ((9, 8), (1, 1), (4, 5)):
         prove(found, case(found, {"B": 2, "C": 2, "H": height, "W": width}))
 
 
 @pytest.mark.parametrize(
-    ("x", "window"),
-    [(ACROSS, "C: -2 .. 2"), (ACROSS, "C: 0 .. 3"), (LAST, "C: -2 .. 1"), (WITHIN, "H: -1 .. 1, W: -1 .. 1")],
+    ("x", "window"), [(ACROSS, "C: 0 .. 3"), (LAST, "C: -2 .. 1"), (WITHIN, "H: -1 .. 1, W: -1 .. 1")]
 )
 def test_a_denominator_computed_again(x, window):
     found = subject(text(x, window, "let"))
-    forms = {f.form for f in found.norm.package.backward.strategies[0].kernels[0].forms}
-    for form in forms:
+    axes = ["rest" if axis.name == "..." else axis.name for axis in found.norm.package.axes]
+    for form in {f.form for f in found.norm.package.backward.strategies[0].kernels[0].forms}:
         one = subject(text(x, window, "let"), form)
-        axes = [axis.name for axis in one.norm.package.axes]
-        for lengths in ((2, 6, 16, 3), (1, 8, 9, 4)):
-            sizes = dict(zip(axes, lengths, strict=False))
-            prove(one, case(one, {("rest" if a == "..." else a): n for a, n in sizes.items()}))
+        prove(one, case(one, dict(zip(axes, (2, 6, 9, 4), strict=False))))
 
 
-def test_windows_stay_within_their_group():
-    for form in ("march", "pixels", "direct"):
-        found = subject(text(GROUPS), form)
-        prove(found, case(found, {"B": 2, "G": 2, "C": 4, "rest": 9}))
+@pytest.mark.parametrize("form", ["march", "pixels", "direct"])
+def test_windows_stay_within_their_group(form):
+    found = subject(text(GROUPS), form)
+    prove(found, case(found, {"B": 2, "G": 2, "C": 4, "rest": 9}))
 
 
-@pytest.mark.parametrize("dtypes", DTYPE_SETS, ids=lambda d: d.name)
-def test_element_types(dtypes):
-    found = subject(text())
-    prove(found, case(found, {"B": 2, "C": 8, "rest": 9}, dtypes))
-
-
-@pytest.mark.parametrize(("offset", "padded"), paired([0, 1, 2, 3], [False, True]))
+@pytest.mark.parametrize(("offset", "padded"), [(1, True), (2, False)])
 def test_any_address_and_stride(offset, padded):
     found = subject(text())
     where = case(found, {"B": 2, "C": 8, "rest": 16}, "f16", offset=offset, padded=padded, given_out=True)
@@ -99,24 +80,18 @@ input x[B, C, ...]
 input scale[B]
 input p[...]
 param w[C] = 1
+param v[] = 1
 param z[B, C, ...] = 0
-let d = 1 + sum[C: -2 .. 1](w * x^2 + p)
-output y[B, C, ...] = (x + z) * scale * d^-beta
+let d = 1 + sum[C: -2 .. 1](w * v * x^2 + p)
+output y[B, C, ...] = (v * x + z) * scale * d^-beta
 grad y wrt z
 """
 
 
-@pytest.mark.parametrize(("absent", "accumulate"), paired([(), ("w",), ("w", "z")], [False, True]))
+@pytest.mark.parametrize(("absent", "accumulate"), [((), True), (("w", "z"), False)])
 def test_operands_with_any_of_the_axes(absent, accumulate):
     found = subject(OPERANDS)
     prove(found, case(found, {"B": 2, "C": 5, "rest": 8}, absent=absent, accumulate=accumulate))
-
-
-@pytest.mark.parametrize("form", ["march", "pixels", "direct"])
-def test_a_parameter_of_one_number(form):
-    body = "param w[] = 1\noutput y[B, C, ...] = w * x / (0.5 * w + sum[C: -1 .. 1](w * x^2))\ngrad y wrt x\n"
-    found = subject(f"norm scaled\ninput x[B, C, ...]\n{body}", form)
-    prove(found, case(found, {"B": 2, "C": 5, "rest": 35}))
 
 
 def test_many_images():
@@ -124,26 +99,42 @@ def test_many_images():
     prove(found, case(found, {"B": 70000, "C": 3, "rest": 1}), HostExecutor())
 
 
-def test_long_images_are_divided_into_ranges():
-    found = subject(text())
-    whole = case(found, {"B": 1, "C": 200, "rest": 9})
-    prove(found, whole)
-
-
-@pytest.mark.parametrize(("beta", "k"), [(0.75, 0.0), (0.75, -3.0), (1.0, -3.0), (0.5, 0.0), (0.3, -1.0)])
 @pytest.mark.parametrize("form", ["march", "pixels"])
-def test_denominators_that_are_not_positive(form, beta, k):
+def test_denominators_that_are_not_positive(form):
     norm = subject(text(), form).norm.on(CHECKED)
     x = np.zeros((1, 4, 4), np.float32)
     x[0, 0] = [0.0, 1.0, 2.0, 1e-20]
-    got = norm.forward(x=x, alpha=1.0, beta=beta, k=k)
-    d = k + np.stack([(x[:, max(0, c - 2) : c + 3].astype(np.float64) ** 2).sum(1) for c in range(4)], 1)
-    with np.errstate(all="ignore"):
-        want = x * np.power(d.astype(np.float32).astype(np.float64), -beta)
-    np.testing.assert_allclose(np.asarray(got.y), want, rtol=2e-6)
+    for beta, k in ((0.75, 0.0), (0.75, -3.0), (1.0, -3.0), (0.5, 0.0), (0.3, -1.0)):
+        got = norm.forward(x=x, alpha=1.0, beta=beta, k=k)
+        d = k + np.stack([(x[:, max(0, c - 2) : c + 3].astype(np.float64) ** 2).sum(1) for c in range(4)], 1)
+        with np.errstate(all="ignore"):
+            want = x * np.power(d.astype(np.float32).astype(np.float64), -beta)
+        np.testing.assert_allclose(np.asarray(got.y), want, rtol=2e-6)
 
 
-@pytest.mark.parametrize(("x", "lengths"), [(ACROSS, (2, 16, 9)), (ACROSS, (1, 24, 4)), (LAST, (2, 5, 8))])
+@pytest.mark.parametrize(
+    ("form", "window", "keep"),
+    [("march", "C: -2 .. 2", "let"), ("march", "C: -2 .. 2", "save"), ("pixels", "C: -1 .. 1", "let")],
+)
+def test_every_form_gives_the_same_bits(form, window, keep):
+    """Those of the form that takes each power by itself, where denominators are not positive too: NaN,
+    infinite, or neither. (Pixels add up three neighbours in the order of the others, and no more.)"""
+    x, dy = np.random.default_rng(6).standard_normal((2, 1, 19, 37)).astype(np.float32)
+    x[0, :, :4], x[0, 3, 1] = 0.0, 1e-20
+    walk, direct = (
+        subject(text(window=window, keep=keep), each).norm.on(CHECKED) for each in (form, "direct")
+    )
+    for k, alpha in ((1.0, 0.25), (0.0, 1.0), (-3.0, 1.0), (2.0, -0.5)):
+        for beta in (0.75, 0.5, 1.0, 0.3):
+            given = {"x": x, "beta": beta, "k": k, "alpha": alpha}
+            made, want = walk.forward(**given), direct.forward(**given)
+            np.testing.assert_array_equal(made.y, want.y)
+            saved = {"d": want.d} if keep == "save" else {}
+            found = (each.backward(dy=dy, **given, **saved).dx for each in (walk, direct))
+            np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("x", "lengths"), [(ACROSS, (2, 16, 9)), (LAST, (2, 5, 8))])
 def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
     values = np.random.default_rng(4).standard_normal(lengths).astype(np.float32)
     package = subject(text(x)).norm.package
@@ -165,40 +156,15 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
         pixels = made["chosen"].form == "pixels"  # which add up by halves
         assert orders.setdefault(pixels, bits) == bits, made["chosen"]
     for base in made["schedules"]:
-        for ranges in (1, 2, 3) if base.form in ("march", "pixels") else ():
+        for ranges in (1, 3) if base.form in ("march", "pixels") else ():
             length = -(-base.steps // ranges)
             other = replace(base, ranges=-(-base.steps // length), length=length)
             assert run(lambda found, other=other: other) == orders[base.form == "pixels"], other
 
 
-@pytest.mark.parametrize(("keep", "beta"), paired(["save", "let"], [0.75, 0.5, 0.3]))
-def test_the_same_gradient_bits_whatever_the_form(keep, beta):
-    x, dy = np.random.default_rng(5).standard_normal((2, 2, 16, 37)).astype(np.float32)
-    found = {}
-    for form in ("march", "direct"):
-        norm = subject(text(keep=keep), form).norm.on(CHECKED)
-        saved = {"d": norm.forward(x=x, beta=beta).d} if keep == "save" else {}
-        found[form] = np.asarray(norm.backward(x=x, dy=dy, beta=beta, **saved).dx).tobytes()
-    assert found["march"] == found["direct"]
-
-
-@pytest.mark.parametrize(("beta", "k"), [(0.75, 0.0), (0.75, -3.0), (0.5, 0.0), (0.3, 0.5)])
-@pytest.mark.parametrize(("form", "window"), [("march", "C: -2 .. 2"), ("pixels", "C: -1 .. 1")])
-def test_gradients_of_denominators_that_are_not_positive(form, window, beta, k):
-    """They are those of the form that takes each power by itself: NaN, infinite, or neither. (Pixels add up
-    three neighbours in the order of the others, and no more.)"""
-    x, dy = np.random.default_rng(6).standard_normal((2, 1, 8, 16)).astype(np.float32)
-    x[0, :, :4], x[0, 3, 1] = 0.0, 1e-20
-    spec = text(window=window, keep="let")
-    walk, direct = (subject(spec, each).norm.on(CHECKED) for each in (form, "direct"))
-    given = {"x": x, "dy": dy, "beta": beta, "k": k, "alpha": 1.0}
-    np.testing.assert_array_equal(walk.backward(**given).dx, direct.backward(**given).dx)
-
-
-@pytest.mark.parametrize("form", ["march", "pixels"])
-def test_the_same_bits_whatever_the_batch(form):
+def test_the_same_bits_whatever_the_batch():
     x = np.random.default_rng(3).standard_normal((5, 12, 25)).astype(np.float32)
-    norm = subject(text(), form).norm.on(CHECKED)
+    norm = subject(text(), "march").norm.on(CHECKED)
     together = np.asarray(norm.forward(x=x).y)
     for image in range(5):
         assert np.array_equal(np.asarray(norm.forward(x=x[image : image + 1]).y)[0], together[image])
@@ -208,7 +174,7 @@ def neighbours(c: int, low: int, high: int, channels: int) -> range:
     return range(max(0, c + low), min(channels, c + high + 1))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 9])
+@pytest.mark.parametrize("n", [1, 4, 5])
 def test_local_response_norm_is_what_its_systems_compute(n):
     """y = x / d^beta over [c - n // 2, c + n - n // 2), its gradient over the transposed window; n divides
     also where the window is cut off."""
