@@ -16,8 +16,8 @@ from tests.verify.subjects import CHECKED, bundled_subject, prove
 
 # Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
 WINDOWS = ("-2 .. 2", "-2 .. 1", "-4 .. 0", "1 .. 2", "-9 .. 9", "0 .. 0")
-# Lengths of B, C, ...: neighbours drift by 0, 1, 2; vectors of 1 to 4; few places; many steps; images of several
-# warps, with and without drift.
+# Lengths of B, C, ...: neighbours drift by 0, 1, 2; vectors of 1 to 4; few places; many steps; images of
+# several warps, with and without drift.
 LENGTHS = ((2, 8, 16), (1, 12, 25), (2, 5, 7), (1, 1, 9), (2, 40, 1), (2, 8, 245), (1, 4, 396))
 
 
