@@ -84,9 +84,6 @@ def test_the_module_calls_the_norm_under_the_same_names() -> None:
         module.forward(x, groups=4)
     assert module.forward_args == ("x", "w", "b") and module.backward_args == ("dy", "x", "w", "rstd")
     assert module.__all__ == ["backward", "backward_args", "forward", "forward_args"]
-
-
-def test_results_are_the_typed_tuples_of_the_module() -> None:
     module = executed(text_of(stubs.rows()))
     result = module.NORM.forward(np.zeros((0, 8), np.float32))
     assert type(result) is module.RowsNormForward and result._fields == ("y", "rstd")
@@ -102,24 +99,13 @@ def test_the_head_says_where_it_comes_from_and_nothing_of_when_or_where() -> Non
     assert str(ROOT) not in text and "20" + "26" not in text
 
 
-def test_the_module_imports_one_name_of_normgen() -> None:
-    tree = ast.parse(text_of(FULL))
-    imported = {
-        (node.module, tuple(alias.name for alias in node.names))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-    }
-    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
-    assert imported == {
-        ("__future__", ("annotations",)),
-        ("collections.abc", ("Iterable", "Mapping")),
-        ("typing", ("Any", "NamedTuple", "TypeAlias")),
-        ("normgen.runtime.norm", ("load_norm",)),
-    }
-
-
-def test_the_package_is_plain_data() -> None:
+def test_the_module_imports_one_name_of_normgen_and_its_package_is_plain_data() -> None:
     """Numbers, text, tuples and dicts: nothing that a class of normgen's has to be there for."""
+    tree = list(ast.walk(ast.parse(text_of(FULL))))
+    assert not any(isinstance(node, ast.Import) for node in tree)
+    imported = {node.module: node.names for node in tree if isinstance(node, ast.ImportFrom)}
+    assert imported.keys() == {"__future__", "collections.abc", "typing", "normgen.runtime.norm"}
+    assert [alias.name for alias in imported["normgen.runtime.norm"]] == ["load_norm"]
 
     def kinds(value: Any) -> set[type]:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
@@ -132,15 +118,13 @@ def test_the_package_is_plain_data() -> None:
 REFUSED = [
     # what modules of early ABIs do first, and of later ones up to 10
     "from normgen.runtime.norm import Norm, check_abi\ncheck_abi({abi}, {command!r})\n",
-    "from normgen.runtime.norm import Norm, check_abi\ncheck_abi({abi}, {command!r}, 'a50cf5a4250bf49b')\n",
     "from normgen.runtime.norm import load_norm\n"
     "data = {{'abi': {abi}, 'schema': '', 'command': {command!r}, 'of_another_time': 1}}\n"
     "load_norm(data, results=(tuple, None))\n",
 ]
 
 
-@pytest.mark.parametrize("head", REFUSED)
-@pytest.mark.parametrize("abi", [5, 10, 99])
+@pytest.mark.parametrize(("head", "abi"), [(REFUSED[0], 5), (REFUSED[1], 10), (REFUSED[1], 99)])
 def test_a_module_of_another_abi_is_refused_in_one_line(head: str, abi: int) -> None:
     """Before anything of it is looked at that this version does not have."""
     text = head.format(abi=abi, command="normgen compile rmsnorm.norm")
@@ -186,27 +170,21 @@ def test_no_record_changes_without_another_abi() -> None:
 
 def test_the_schema_tells_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A field more, less, renamed, moved, of another type or with another default: another schema. The name
-    of a class: none."""
+    of the class is no matter."""
 
     def made(*declared: Any, name: str = "Package") -> str:
         monkeypatch.setattr(plain_data, "Package", make_dataclass(name, declared, frozen=True))
         schema.cache_clear()
         return schema()
 
-    usual = ("name", "str"), ("role", "str"), ("doc", "str", "")
+    a, b, c = ("name", "str"), ("role", "str"), ("doc", "str", "")
+    variants = [
+        (a, b, c), (a, b), (a, b, c, ("more", "int", 0)), (b, a, c), (("label", "str"), b, c),
+        (("name", "int"), b, c), (a, b, ("doc", "str", "none")),
+    ]  # fmt: skip
     try:
-        variants = [
-            usual,
-            usual[:2],
-            (*usual, ("more", "int", 0)),
-            (usual[1], usual[0], usual[2]),
-            (("label", "str"), *usual[1:]),
-            (("name", "int"), *usual[1:]),
-            (*usual[:2], ("doc", "str", "none")),
-        ]
         found = [made(*declared) for declared in variants]
-        assert len(set(found)) == len(variants) and made(*usual) == found[0]
-        assert made(*usual, name="Renamed") == found[0]
+        assert len(set(found)) == len(variants) and made(a, b, c, name="Renamed") == found[0]
     finally:
         monkeypatch.undo()
         schema.cache_clear()
@@ -253,20 +231,13 @@ def test_docs_and_mathematics_are_there_to_be_read() -> None:
 
 NASTY = [
     'quotes " and "" and """',
-    '"""',
     '"',
-    "'" * 3,
     "ends in a backslash \\",
     'backslash quote \\" \\"\\"\\"',
-    "\\x41 \\n \\u0041 \\N{BULLET}",
-    "{{ 7 * 7 }} {% for x in y %} {# gone #} {braces} %s",
-    "*/ /* // # ??/",
+    "\\x41 \\n \\u0041 \\N{BULLET} {{ 7 * 7 }} {% for x in y %} {# gone #} {braces} %s */ /* // # ??/",
     'a\nimport os; raise SystemExit\n"""\nraise SystemExit\n"""',
-    "carriage\rreturn \x00 null \x0c feed \x1b[31m \u2028 \u202e bidi \x85",
-    "\t tab, trailing space \n\n",
-    "é ε 数 😀",
-    "word " * 100,
-    "x" * 400,
+    "carriage\rreturn \x00 null \x0c feed \x1b[31m \u2028 \u202e bidi \x85 \t tab, trailing space \n\n",
+    "é ε 数 😀 " + "word " * 100 + "x" * 400,
 ]
 
 
@@ -280,7 +251,7 @@ def test_what_users_write_does_not_act(words: str) -> None:
 
 
 @given(st.text(max_size=80))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_whatever_users_write_comes_back(words: str) -> None:
     words = words.encode("utf-8", "replace").decode()
     package = nasty(words)
@@ -298,7 +269,7 @@ def test_kernel_texts_come_back_whole() -> None:
     assert package == module.NORM.package and source == module.FORWARD_STATISTICS_REGISTERS
 
 
-@pytest.mark.parametrize("words", ["plain", 'one "quoted" word', "it's", "word " * 60 + "end"])
+@pytest.mark.parametrize("words", ['one "quoted" word', "word " * 60 + "end"])
 def test_the_text_is_as_a_formatter_would_have_it(words: str, tmp_path: Path) -> None:
     ruff = shutil.which("ruff") or str(Path(sys.executable).with_name("ruff"))
     if not Path(ruff).exists():
@@ -325,22 +296,9 @@ def test_the_module_is_typed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-LITERALS: list[tuple[Any, str]] = [
-    ((), "()"),
-    ({}, "{}"),
-    (("a",), '("a",)'),
-    (('"',), "('\"',)"),
-    ((1, 2.5, 1e-06, True, None), "(1, 2.5, 1e-06, True, None)"),
-    ({"name": "D", "extent": (4,)}, '{"name": "D", "extent": (4,)}'),
-]
-
-
-@pytest.mark.parametrize(("value", "text"), LITERALS)
-def test_literals(value: Any, text: str) -> None:
-    assert literal(value) == text and ast.literal_eval(text) == value
-
-
 def test_lines_of_long_literals_are_filled() -> None:
+    for value in ((), {}, ("a",), ('"',), (1, 2.5, 1e-06, True, None), {"name": "D", "extent": (4,)}):
+        assert ast.literal_eval(literal(value)) == value
     value = {f"name{i}": "abcdefghij" * (1 + i % 4) for i in range(12)} | {
         "dict": {"a": 1},
         "text": "w " * 99,

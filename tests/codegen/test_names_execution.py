@@ -18,58 +18,31 @@ from normgen.devices.host.compile import SHIM
 from normgen.diagnostics import Source
 from normgen.errors import ToolchainMissing
 from normgen.kernel.names import PREFIXES, RESERVED
-from normgen.launching.launch import Launch
 from normgen.package.device_functions import functions_of
-from normgen.runtime.planning.choose import alternatives
-from tests.codegen.norms import H200, bound
 from tests.codegen.renaming import defined, renamed, spec_of
-from tests.sampling import paired
 from tests.verify.subjects import F32, PLAIN, case_of, prove, subject_of
 
 # By spec, names for what it names: of lengths, positions and strides, of locals, of what operands are called.
-NAMINGS: dict[str, tuple[dict[str, str], ...]] = {
-    "rmsnorm": (
-        {"eps": "size_D", "w": "x_stride_rest", "rstd": "live", "y": "row"},
-        {"eps": "rows", "x": "smem", "w": "sum_1", "rstd": "half", "y": "i"},
-        {"eps": "x_ptr", "w": "wA", "x": "wa", "rstd": "exchange", "y": "size"},
+NAMINGS: list[tuple[str, dict[str, str]]] = [
+    ("rmsnorm", {"eps": "x_ptr", "w": "wA", "x": "wa", "rstd": "exchange", "y": "size"}),
+    (
+        "layernorm",
+        {"eps": "at_rest", "w": "int", "b": "b_ptr", "mu": "moments", "rstd": "column"},
     ),
-    "layernorm": (
-        {"eps": "at_rest", "w": "int", "b": "b_ptr", "mu": "moments", "rstd": "column", "y": "w_out"},
-        {
-            "eps": "w_stride_rest",
-            "x": "dy_sum",
-            "mu": "each",
-            "rstd": "value_1",
-            "b": "partial",
-            "D": "LENGTH",
-        },
+    ("layernorm", {"eps": "w_stride_rest", "x": "dy_sum", "mu": "each", "rstd": "value_1", "D": "LENGTH"}),
+    ("softmax", {"x": "k", "e": "i", "y": "at", "D": "VEC"}),
+    ("groupnorm", {"eps": "size_G", "w": "at_G", "b": "x_stride_B", "mu": "segment", "C": "THREADS"}),
+    ("batchnorm_channels_last", {"eps": "size_C", "w": "lane", "b": "team", "momentum": "at_C"}),
+    ("local_response_norm", {"alpha": "size_C", "beta": "at_C", "k": "from_C", "x": "slot", "d": "element"}),
+    ("rmsnorm2d", {"eps": "size_C", "x": "chunk", "w": "column", "rstd": "member", "y": "tile"}),
+    (
+        "qk_norm",
+        {"q": "q_t", "k": "q", "eps": "size_K", "wq": "rows", "rq": "rk", "rk": "lines"},
     ),
-    "softmax": ({"x": "next", "e": "expf", "y": "held_1"}, {"x": "k", "e": "i", "y": "at", "D": "VEC"}),
-    "groupnorm": (
-        {
-            "eps": "size_G",
-            "w": "at_G",
-            "b": "x_stride_B",
-            "mu": "segment",
-            "rstd": "x_stride_G",
-            "C": "THREADS",
-        },
-    ),
-    "batchnorm_channels_last": ({"eps": "size_C", "w": "lane", "b": "team", "momentum": "at_C"},),
-    "local_response_norm": ({"alpha": "size_C", "beta": "at_C", "k": "from_C", "x": "slot", "d": "element"},),
-    "rmsnorm2d": ({"eps": "size_C", "x": "chunk", "w": "column", "rstd": "member", "y": "tile"},),
-    "qk_norm": (
-        {"q": "q_t", "k": "q", "eps": "size_K", "wq": "rows", "wk": "row", "rq": "rk", "rk": "lines"},
-    ),
-}
-SUBJECTS = [
-    pytest.param(name, names, id=f"{name}-{k}")
-    for name, namings in NAMINGS.items()
-    for k, names in enumerate(namings, 1)
 ]
 
 
-@pytest.mark.parametrize(("name", "names"), SUBJECTS)
+@pytest.mark.parametrize(("name", "names"), NAMINGS)
 def test_results_under_other_names(name: str, names: dict[str, str]) -> None:
     text, attrs = spec_of(name)
     assert names.keys() <= set(re.findall(r"\w+", text))
@@ -89,10 +62,7 @@ class Recorded:
 
 @pytest.mark.parametrize(
     ("word", "name"),
-    paired(
-        ["result", "forward", "float", "object", "arrays", "count", "package", "d"],
-        ["x", "w", "eps", "rstd", "y"],
-    ),
+    [("result", "x"), ("forward", "w"), ("object", "eps"), ("arrays", "rstd"), ("package", "y"), ("d", "x")],
 )
 def test_generated_modules_pass_arguments_on_under_their_names(name: str, word: str) -> None:
     text, _ = spec_of("rmsnorm")
@@ -107,25 +77,6 @@ def test_generated_modules_pass_arguments_on_under_their_names(name: str, word: 
 
 
 # ------------------------------------------------------------------------------------------------ compilers
-
-
-@pytest.fixture
-def nvcc() -> str:
-    try:
-        return find_nvcc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"what nvcc makes of such names was not looked at: {reason}")
-
-
-def launches(name: str, names: dict[str, str], direction: str) -> list[Launch]:
-    """Every launch of the strategies for a small call."""
-    made = package(defined(*spec_of(name), names))
-    record = getattr(made, direction)
-    axes = {axis for t in (*record.reads, *record.writes) for group in t.dims for axis in group}
-    fixed = {axis.name: axis.extent for axis in made.axes if axis.extent is not None}
-    lengths = {"rest" if axis == "..." else axis: fixed.get(axis, 8) for axis in axes}
-    binding = bound(record, "bf16", **lengths)
-    return [at for found in alternatives(record, binding, H200) for at in found.plan.launches]
 
 
 def output_of(command: list[str], source: Path) -> str:
@@ -163,31 +114,25 @@ PACKAGES = (
 )
 
 
-def device_functions(name: str) -> str:
-    made = package(defined(*spec_of(name), {}))
-    passes = [each for each in (made.forward, made.backward) if each is not None]
-    return functions_of(form.source for one in passes for kernel in one.kernels for form in kernel.forms)
-
-
 @pytest.mark.nvcc
-def test_what_nvcc_defines_is_reserved(nvcc: str, tmp_path: Path) -> None:
-    command = [nvcc, "-std=c++17", "-arch", "sm_90"]
+def test_what_nvcc_defines_is_reserved(tmp_path: Path) -> None:
+    try:
+        command = [find_nvcc(), "-std=c++17", "-arch", "sm_90"]
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of such names was not looked at: {reason}")
     compiler = [*command, "--ptx", "-o", str(tmp_path / "headers.ptx")]
     preprocess = [*command, "-E"]
     check_library(tmp_path / "headers.cu", HEADERS, preprocess, [*preprocess, "-Xcompiler", "-dM"], compiler)
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_what_the_host_compiler_and_device_functions_define_is_reserved(name: str, tmp_path: Path) -> None:
+def test_what_the_host_compiler_and_device_functions_define_is_reserved(tmp_path: Path) -> None:
     path = shutil.which("g++") or shutil.which("clang++")
     if path is None:
         pytest.skip("what a C++ compiler defines was not looked at: there is none")
     shim = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
     command = [path, "-std=c++17", "-w", *shim]
-    check_library(
-        tmp_path / "kernel.cpp",
-        device_functions(name),
-        [*command, "-E"],
-        [*command, "-E", "-dM"],
-        [*command, "-fsyntax-only"],
-    )
+    preprocess, check = [*command, "-E"], [*command, "-fsyntax-only"]
+    made = [package(defined(*spec_of(name), {})) for name in PACKAGES]
+    passes = [each for one in made for each in (one.forward, one.backward) if each is not None]
+    functions = functions_of(f.source for one in passes for kernel in one.kernels for f in kernel.forms)
+    check_library(tmp_path / "kernel.cpp", functions, preprocess, [*preprocess, "-dM"], check)
