@@ -42,20 +42,17 @@ def run(text: str, sizes: dict[str, int], dtypes: DtypeSet, executor=CHECKED, **
     prove(made, make_case(made.definition, 1, 1, dtypes, sizes), executor)
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "sizes"), paired(MIXTURES, [(16, 1), (16, 9), (8, 40), (4, 33), (3, 16), (1, 24), (16, 100)])
-)
+@pytest.mark.parametrize(("dtypes", "sizes"), paired(MIXTURES, [(16, 9), (8, 40), (3, 16), (1, 24)]))
 def test_scales_of_groups(sizes, dtypes):
     group, groups = sizes
     run(SCALED, {"...": 5, "G": groups}, dtypes, group=group)
 
 
 def test_scales_of_groups_in_rows_that_stream():
-    run(SCALED, {"...": 2, "G": 4500}, DTYPE_SETS[1], PLAIN, group=16)
     run(SCALED, {"...": 2, "G": 24000}, DTYPE_SETS[1], PLAIN, group=3)
 
 
-@pytest.mark.parametrize(("dtypes", "sizes"), paired(MIXTURES, ((1, 1), (6, 16), (8, 49), (5, 7), (64, 12))))
+@pytest.mark.parametrize(("dtypes", "sizes"), paired(MIXTURES, ((6, 16), (8, 49), (1, 1))))
 def test_gains_of_channels(sizes, dtypes):
     channels, points = sizes
     run(CHANNELS, {"B": 3, "C": channels, "S": points}, dtypes)
@@ -68,13 +65,10 @@ def launch(direction: str, group: int, groups: int, dtype: str = "bf16") -> Laun
     return plan_launches(record, binding, H200, "fused").launches[0]
 
 
-# Elements of a group, then of vectors: 16 of fp8, or 8 if each then has one scale.
-VECTORS = [(16, 16), (32, 16), (8, 8), (48, 16), (4, 16), (3, 16)]
-
-
-@pytest.mark.parametrize(("group", "vector"), VECTORS)
-def test_a_vector_has_one_scale_where_half_of_its_width_does(group, vector):
-    assert f"constexpr int VEC = {vector};" in launch("forward", group, 256).source
+def test_a_vector_has_one_scale_where_half_of_its_width_does():
+    """Of 16 elements of fp8, or 8."""
+    for group, vector in ((16, 16), (8, 8), (48, 16), (3, 16)):
+        assert f"constexpr int VEC = {vector};" in launch("forward", group, 256).source
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
