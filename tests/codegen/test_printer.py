@@ -19,6 +19,7 @@ from normgen.ir.expr import (
     power,
     reduce,
     round_to,
+    scalar,
     select,
     sub,
 )
@@ -30,19 +31,13 @@ A, B, C = (load(n, "D") for n in "abc")
 NAMES = {A: "a", B: "b", C: "c"}
 
 TEXTS = [
-    (add(A, B), "a + b"),
     (sub(A, B), "a - b"),
     (mul(add(A, B), C), "c * (a + b)"),
     (neg(A), "-a"),
     (mul(2, A), "a * 2.f"),
-    (power(A, 2), "square(a)"),
-    (power(A, 3), "cube(a)"),
     (power(A, 5), "integer_power<5>(a)"),
-    (power(A, -1), "1.f / a"),
     (mul(A, power(B, -1)), "a / b"),
     (mul(A, power(B, -2)), "a / square(b)"),
-    (power(A, Fraction(1, 2)), "sqrtf(a)"),
-    (power(A, Fraction(-1, 2)), "rsqrtf(a)"),
     (power(A, Fraction(-3, 2)), "cube(rsqrtf(a))"),
     (power(A, Fraction(-3, 4)), "quarter_power<-3>(a)"),
     (power(A, Fraction(-2, 3)), "powf(a, -0.6666667f)"),
@@ -54,7 +49,6 @@ TEXTS = [
     (round_to(A, "bf16"), "round_to<__nv_bfloat16>(a)"),
     (round_to(A, "like b"), "round_to<b_t>(a)"),
     (mul(A, power(extent("D"), -1)), "(1.f / float(size_D)) * a"),
-    (power(extent("..."), 1), "float(size_rest)"),
 ]
 
 
@@ -63,19 +57,10 @@ def test_text(node, text):
     assert Printer(NAMES, {"b": "b_t"}).text(node) == text
 
 
-LITERALS = [
-    (Fraction(1), "1.f"),
-    (Fraction(-1, 2), "-0.5f"),
-    (Fraction(1, 10), "0.1f"),
-    (Fraction(1, 10**6), "1e-06f"),
-    (Fraction(10**40), "INFINITY"),
-    (Fraction(1, 3), "0.33333334f"),
-]
-
-
-@pytest.mark.parametrize(("value", "text"), LITERALS, ids=[t for _, t in LITERALS])
-def test_literal(value, text):
-    assert literal(value) == text
+def test_literal():
+    values = (1, Fraction(-1, 2), Fraction(1, 10**6), 10**40, Fraction(1, 3))
+    found = [literal(Fraction(value)) for value in values]
+    assert found == ["1.f", "-0.5f", "1e-06f", "INFINITY", "0.33333334f"]
 
 
 def test_tidy_indents_by_brackets():
@@ -104,9 +89,6 @@ IN_RANGE = [
     (mul(power(R, 3), S, X), "s * r * r * r * x"),
     (mul(power(R, 3), power(X, 3)), "cube(r * x)"),
     (mul(power(R, -4), power(X, 4)), "integer_power<4>(x / r)"),
-    (mul(power(R, 3), X), "r * x * r * r"),
-    (mul(power(R, 2), S), "s * square(r)"),
-    (power(R, 3), "cube(r)"),
 ]
 
 
@@ -122,3 +104,13 @@ def test_high_powers_of_a_row_wait_for_the_element():
     assert rates.hoist(mul(power(R, 3), power(X, 3))) is mul(power(R, 3), power(X, 3))
     hoisted = rates.hoist(mul(power(R, 3), S, X))
     assert list(rates.leaves.values()) == [mul(power(R, 3), S)] and hoisted.axes == frozenset("BD")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_a_row_adds_is_added_once(sign):
+    element, a, b, r = call("abs", load("x", frozenset("D"))), *(load(name, frozenset()) for name in "abr")
+    level, rates = mul(b, add(a, b)), Rates(frozenset("D"), {}, Counter())
+    row = add(a, mul(sign, r, level))
+    found = rates.hoist(add(a, mul(sign, r, add(element, level))))
+    assert found == add(scalar(f"%{row.key}"), mul(sign, r, element))
+    assert rates.leaves[scalar(f"%{row.key}")] == row

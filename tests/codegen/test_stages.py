@@ -1,4 +1,5 @@
-"""Cutting a program at its reductions: which kernels follow one another, and what they hand on."""
+"""Cutting a program at its reductions: which kernels follow one another, what they hand on, and the strategy
+whose blocks share rows."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.show import show
 from normgen.kernel.group import Misfit
+from tests.codegen.norms import package_of
 
 
 def programs(spec, **attrs):
@@ -39,11 +41,8 @@ def kernels(program, name, **how):
 CUTS = [
     ("batchnorm", {}, ["statistics", "apply"], {"C"}),
     ("instancenorm", {}, ["statistics", "apply_1", "apply_2"], {"B, C"}),
-    ("layernorm2d", {}, ["statistics", "apply"], {"B, ..."}),
-    ("rmsnorm2d", {}, ["statistics", "apply"], {"B, ..."}),
     ("softmax2d", {}, ["statistics", "apply"], {"B, H, W"}),
     ("groupnorm", {"groups": 2}, ["statistics", "statistics_2", "apply_1", "apply_2"], {"B, G, C", "B, G"}),
-    ("layernorm", {}, ["statistics", "apply"], {"..."}),
 ]
 
 
@@ -116,11 +115,9 @@ def test_temporaries_take_names_that_nobody_has():
     assert "t1[C]" not in temporaries and temporaries
 
 
-@pytest.mark.parametrize("spec", ["layernorm", "groupnorm", "batchnorm", "softmax2d"])
 @pytest.mark.parametrize("by_columns", [False, True])
-def test_every_result_is_written_once(spec, by_columns):
-    attrs = {"groups": 2} if spec == "groupnorm" else {}
-    for program in programs(spec, **attrs):
+def test_every_result_is_written_once(by_columns):
+    for program in programs("groupnorm", groups=2):
         program = getattr(program, "program", program)
         stages = split(centre(program), "n", by_columns=by_columns)
         assert sorted(name for each in written(stages.plans) for name in each) == sorted(
@@ -150,3 +147,40 @@ output s[..., G] = max[E](abs(x * rstd))
         split(centre(derived), "b")
     with pytest.raises(SpecError, match="no kernel yet"):
         strategies(derived, definition.source, "b")
+
+
+# -------------------------------------------------------------------------------------------------- shared
+
+# Of rows that are whole images.
+SOFTMAX = """norm maps "Attention over all places of an image."
+input  x[B, C, ...]
+output y[B, C, ...] = exp(x - max[...](x)) / sum[...](exp(x - max[...](x)))
+"""
+CENTRED = """norm centred "An image without its mean, at length one."
+attr   eps >= 0 = 1e-5
+input  x[B, C, ...]
+let    c[B, C, ...] = x - mean[...](x)
+output y[B, C, ...] = c * rsqrt(sum[...](c^2) + eps)
+"""
+
+
+def test_groups_of_several_rows_are_shared_anyway():
+    """Images in rows, as groups of channels are."""
+    in_rows = "norm n\ninput x[B, H, W]\noutput y[B, H, W] = x - mean[H, W](x)\n"
+    assert [s.name for s in package_of(in_rows).forward.strategies] == ["fused", "split"]
+
+
+@pytest.mark.parametrize("text", [SOFTMAX, CENTRED], ids=["softmax", "centred"])
+def test_statistics_of_long_rows_are_shared(text):
+    definition = load_definition(Source("spec.norm", text), {})
+    for program in (definition.program, backward(definition)):
+        found = {s.name: s for s in strategies(program, definition.source, "n")}
+        plans = found["shared"].plans
+        assert plans[0].shared
+        assert [plan.name for plan in plans if not plan.shared] == ["n_shared_apply"]
+
+
+def test_a_maximum_and_the_sum_that_needs_it_are_shared_one_after_the_other():
+    (shared,) = [s for s in package_of(SOFTMAX).forward.strategies if s.name == "shared"]
+    assert [kernel.forms[0].form for kernel in shared.kernels] == ["split", "split", "batch"]
+    assert [t.name for t in shared.temporaries] == ["t1", "t2"]
