@@ -14,9 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen import load
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import HostFault
+from normgen.errors import ToolchainMissing
 from normgen.families.tiles.compile.plan import plan_tiles
 from normgen.kernel.group import Misfit
 from normgen.launching.launch import Launch
+from normgen.launching.machine import HOST_MACHINE
 from normgen.package.kernels import KernelRecord, TilesRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
@@ -24,6 +28,8 @@ from normgen.verify.expected import Subject
 from tests.codegen import alone
 from tests.codegen.alone import defined
 from tests.codegen.norms import H200, bound, packaged
+from tests.codegen.test_nvcc import widths
+from tests.host.mutation import Altered, barrier_lines
 from tests.sampling import paired
 from tests.verify.subjects import CHECKED, PLAIN, prove
 
@@ -82,9 +88,7 @@ SCALED = "norm scaled\ninput x[N, M]\nparam p[M, N] = 1\noutput y[M, N] = x * p\
 
 PLANS = [
     (QUANTISED, (), ("...",), ("G", "E"), {"xq": "GE", "xs": "", "rstd": "", "scale": "", "w": "GE"}),
-    (TWICE, (), ("...",), ("D",), {"x": "D", "r": "", "w": "D"}),
     (CHANNELS, ("B",), ("C",), ("S",), {"x": "S", "g": "C", "w": "", "mean": ""}),
-    (SAVED.format("f32"), (), ("M",), ("N",), {"x": "N"}),
     (ALL_TURNED, (), ("N",), ("M",), {"x": "M", "g": "M"}),
     (PARTS, (), ("A", "B"), ("C", "D"), {"x": "CD", "a": "", "b": "", "c": ""}),
 ]
@@ -104,7 +108,6 @@ MISFITS = [
     ("input x[M, N]\noutput y[M, N] = x * 2\noutput z[M, N] = x * 3", "one memory order"),
     ("input x[M, N]\noutput y[M, N] = x * sum[N](x)\noutput z[N, M] = x", "reduces"),
     ("input x[A, B, C]\noutput y[C, B, A] = x", "exchange two blocks"),
-    ("input x[A, B, C]\noutput y[B, A, C] = x * 2", "exchange two blocks"),
     ("input x[A, B, C]\noutput y[C, A, B] = x\noutput z[B, C, A] = x", "more than two"),
 ]
 
@@ -124,7 +127,7 @@ MIXTURES = [
     DtypeSet("bf16, f32; params f16", ("bf16", "f32"), ("f16",), ("f32",)),
     DtypeSet("f32, f16; params bf16", ("f32", "f16"), ("bf16",), ("f32",)),
 ]
-SHAPES = [(1, 1), (3, 5), (64, 64), (65, 127), (1000, 33)]
+SHAPES = [(3, 5), (64, 64), (65, 127)]
 
 
 def run(made: Subject, dtypes: DtypeSet, executor=CHECKED, **given) -> None:
@@ -140,27 +143,21 @@ def test_two_results_of_one_value(shape, dtypes):
     run(subject(TWICE), dtypes, rest=shape[0], D=shape[1])
 
 
-@pytest.mark.parametrize(("shape", "group"), paired(SHAPES, [1, 16, 24]))
+@pytest.mark.parametrize(("shape", "group"), paired(SHAPES, [16, 24]))
 def test_quantised(shape, group):
     run(subject(QUANTISED, group=group), DTYPE_SETS[0], rest=shape[0], G=-(-shape[1] // group))
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "sizes"), paired(MIXTURES, [(1, 1, 1), (3, 5, 7), (2, 64, 72), (2, 33, 130), (70, 8, 16)])
-)
+@pytest.mark.parametrize(("dtypes", "sizes"), paired(MIXTURES[::2], [(3, 5, 7), (2, 64, 72), (2, 33, 130)]))
 def test_operands_of_both_orders_in_batches(sizes, dtypes):
     batch, channels, points = sizes
     run(subject(CHANNELS), dtypes, B=batch, C=channels, S=points)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
-def test_all_operands_turned(shape):
-    run(subject(ALL_TURNED), DTYPE_SETS[1], N=shape[0], M=shape[1])
-
-
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 5, 7, 2), (5, 3, 4, 8), (2, 65, 3, 24)])
-def test_operands_of_part_of_the_axes(sizes):
-    run(subject(PARTS), DTYPE_SETS[0], **dict(zip("ABCD", sizes, strict=True)))
+def test_operands_that_are_turned_or_have_part_of_the_axes():
+    run(subject(ALL_TURNED), DTYPE_SETS[1], N=65, M=127)
+    for sizes in ((3, 5, 7, 2), (2, 65, 3, 24)):
+        run(subject(PARTS), DTYPE_SETS[0], **dict(zip("ABCD", sizes, strict=True)))
 
 
 @pytest.mark.parametrize(("text", "dtype", "save"), paired([SAVED, TURNED], ["f32", "f8e5m2"], [True, False]))
@@ -168,19 +165,20 @@ def test_a_result_may_be_left_out(text, dtype, save):
     run(subject(text.format(dtype)), DTYPE_SETS[1], M=70, N=96, save=save)
 
 
-@pytest.mark.parametrize(("offset", "padded", "text"), paired([1, 2], [False, True], [TWICE, CHANNELS]))
+@pytest.mark.parametrize(("offset", "padded", "text"), [(1, True, TWICE), (2, False, CHANNELS)])
 def test_misaligned_arrays_take_narrower_vectors(text, offset, padded):
     sizes = {"rest": 66, "D": 96} if text is TWICE else {"B": 2, "C": 48, "S": 66}
     run(subject(text), DTYPE_SETS[1], offset=offset, padded=padded, given_out=True, **sizes)
 
 
-def test_absent_params():
+def test_absent_params_and_many_rows():
     run(subject(CHANNELS), DTYPE_SETS[0], B=2, C=9, S=20, absent=("w",))
     run(subject(QUANTISED), DTYPE_SETS[0], rest=9, G=3, absent=("w",))
+    run(subject(TWICE), DTYPE_SETS[1], PLAIN, rest=70000, D=8)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-def test_gradients_of_params_are_added_to_what_is_there(dtype):
+def test_gradients_of_params_are_added_to_what_is_there():
+    dtype = ml_dtypes.bfloat16
     norm = load(SCALED).on(CHECKED)
     random = np.random.default_rng(3)
     x, p, dy = (random.integers(-4, 5, shape).astype(dtype) for shape in ((24, 70), (70, 24), (70, 24)))
@@ -190,10 +188,6 @@ def test_gradients_of_params_are_added_to_what_is_there(dtype):
     gradients = norm.backward(dy=dy, x=x, p=p, out={"dp": there.copy()}, accumulate=True)
     assert np.array_equal(gradients.dp, there + dy * x.T)  # small integers: exact in every type
     assert np.array_equal(gradients.dx, (dy * p).T)
-
-
-def test_many_rows():
-    run(subject(TWICE), DTYPE_SETS[1], PLAIN, rest=70000, D=8)
 
 
 # ------------------------------------------------------------------------------------------------ launches
@@ -224,7 +218,7 @@ def test_offsets_take_64_bits_where_32_do_not_reach():
     assert "constexpr long long size_D = 4294967296;" in launch(TWICE, rest=16, D=1 << 32).source
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     rows=st.integers(1, 5000), columns=st.integers(1, 5000), batch=st.integers(1, 200),
     dtype=st.sampled_from(["f32", "bf16"]), alignment=st.sampled_from([1, 2, 4, 16]),
@@ -246,12 +240,44 @@ def test_emitted_kernel(golden: Callable[[str, str], None]) -> None:
     golden("tiles.cu", emitted(defined(QUANTISED)).forms[0].source)
 
 
-def test_a_norm_with_a_turned_output_ends_in_tiles():
-    kernels = packaged("rmsnorm_fp8").forward.kernels
-    assert isinstance(kernels[-1], TilesRecord)
-    assert [o.tensor for o in kernels[-1].writes] == ["q", "qt"]
+def test_the_kernels_of_a_norm_with_a_turned_output():
+    """Rows that the spec makes short are joined; and the last kernel is of tiles."""
+    *rows, last = packaged("rmsnorm_fp8").forward.kernels
+    assert isinstance(last, TilesRecord) and [o.tensor for o in last.writes] == ["q", "qt"]
+    assert {k.inner for k in rows if isinstance(k, KernelRecord)} == {("G", "E")}
 
 
-def test_rows_that_the_spec_makes_short_are_joined():
-    rows = [k for k in packaged("rmsnorm_fp8").forward.kernels if isinstance(k, KernelRecord)]
-    assert {k.inner for k in rows} == {("G", "E")}
+ONE = replace(HOST_MACHINE, multiprocessors=1)
+
+
+def call(executor: Altered) -> None:
+    random = np.random.default_rng(7)
+    shapes = {"x": (2, 40, 24), "g": (2, 24, 40), "w": (40,), "mean": (2, 40)}
+    arrays = {name: random.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    subject(CHANNELS).norm.on(executor).forward(**arrays)
+
+
+@pytest.mark.parametrize("order", [0, 1], ids=["ascending", "descending"])
+def test_a_missing_barrier_is_reported(order):
+    sound = Altered(ONE, order)
+    call(sound)
+    (text,) = sound.texts.values()
+    kernel = text.count("\n", 0, text.index("_tiles("))
+    numbers = [number for number, line in enumerate(barrier_lines(text), 1) if line > kernel]
+    assert len(numbers) == 2
+    for number in numbers:
+        with pytest.raises(HostFault):
+            call(Altered(ONE, order, text, without=number))
+
+
+@pytest.mark.nvcc
+def test_matrices_move_sixteen_bytes_at_a_time():
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    for found in (launch(QUANTISED, rest=8192, G=256, E=16), launch(CHANNELS, "f32", B=64, C=256, S=3136)):
+        ptx = compile_text(found.source, "sm_90", target="ptx")[0].decode()
+        assert ".local" not in ptx
+        assert "ld.global.nc.v4.u32" in ptx
+        assert set(widths(ptx)["store"]) == {16}
