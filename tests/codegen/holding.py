@@ -17,20 +17,6 @@ from normgen.verify.cases import DTYPE_SETS, Case, make_case
 from normgen.verify.expected import Subject
 from tests.codegen.norms import H200, bound
 
-# What a call of group norm may want or give besides the usual.
-LESS_OR_MORE = (
-    {"accumulate": True},
-    {"wrt": ("x",)},
-    {"wrt": ("w",)},
-    {"wrt": ("b",)},
-    {"wrt": ("w", "b")},
-    {"absent": ("w",)},
-    {"absent": ("w", "b")},
-    {"in_place": True},
-    {"given_out": True, "offset": 3},
-    {"padded": True},
-)
-
 NESTED = """norm nested "A root mean square over two levels of channels; a gain for each of the outer one."
 input x[B, C, D, ...]
 param w[C] = 1

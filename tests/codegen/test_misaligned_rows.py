@@ -24,7 +24,7 @@ from tests.codegen.norms import H200, bound, package_of, packaged, schedule_rows
 from tests.codegen.test_nvcc import A100
 from tests.verify.subjects import CHECKED
 
-NAMES = ("rmsnorm", "layernorm", "softmax", "add_rmsnorm")
+NAMES = ("layernorm", "softmax")
 # From the longest row of a single block to where a copy in shared memory fits no more.
 WIDTHS = tuple(base + residue for base in (16384, 32768, 56568) for residue in (1, 2, 4, 7))
 
@@ -87,9 +87,7 @@ def test_rows_that_are_not_realigned() -> None:
 def test_rows_that_do_not_come_in_row_tiles() -> None:
     assert call_of("softmax", "forward", 151).form == "row_tile"
     assert call_of("softmax", "forward", 152).form != "row_tile"  # rows begin where words do
-    assert (
-        call_of("softmax", "forward", 151, padding=1).form != "row_tile"
-    )  # there is something between the rows
+    assert call_of("softmax", "forward", 151, padding=1).form != "row_tile"  # rows are apart
     assert call_of("softmax", "forward", 151, alignment=2).form != "row_tile"  # the first begins anywhere
     assert call_of("softmax", "forward", 151, dtypes={"y": "f32"}).form != "row_tile"  # results have no place
     assert call_of("layernorm", "backward", 151).form != "row_tile"  # sums over rows
@@ -120,7 +118,7 @@ def test_rows_that_are_not_word_aligned() -> None:
     assert chosen(record, found).form != "word_aligned"
 
 
-@pytest.mark.parametrize("offset", [1, 4, 7])
+@pytest.mark.parametrize("offset", [1, 4])
 def test_an_operand_at_any_element(offset: int) -> None:
     """Alone: what all rows share is aligned. Rows of one content have the same bits wherever they begin."""
     width, random = 515, np.random.default_rng(offset)

@@ -23,15 +23,15 @@ DEVICES = (
     replace(A100, cache=40 << 20),
 )
 # Aligned and not, short and long: of each form of the rows family.
-WIDTHS = (8, 64, 255, 1000, 1026, 4096, 5119, 16388, 20001, 65536, 100001, 300000)
+WIDTHS = (64, 255, 1026, 4096, 5119, 20001, 65536, 300000)
 MOST = 100_000
 _drawn = random.Random(9)
 COUNTS = sorted(
     {
-        *range(1, 34),
-        *(2**k + d for k in range(6, 17) for d in (-1, 0, 1)),
-        *(n * 132 // k + d for n in (1, 2, 5, 20) for k in (1, 2, 4, 8, 16) for d in (0, 1)),
-        *(_drawn.randint(34, MOST) for _ in range(20)),
+        *range(1, 34, 4),
+        *(2**k + d for k in range(4, 17, 2) for d in (-1, 0, 1)),
+        *(n * 132 // k + d for n in (1, 5) for k in (1, 4, 16) for d in (0, 1)),
+        *(_drawn.randint(34, MOST) for _ in range(10)),
         MOST,
     }
 )
@@ -56,7 +56,7 @@ def calls(name: str, direction: str, dtype: str, width: int) -> list[Binding]:
 def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, direction: str) -> None:
     package = packaged(name)
     record = getattr(package, direction)
-    widths = WIDTHS[::3] if name in ("adaln_modulate", "qk_norm") else WIDTHS
+    widths = WIDTHS[::2] if name in ("adaln_modulate", "qk_norm") else WIDTHS
     for dtype, width in product(("bf16", "f32"), widths):
         every = calls(name, direction, dtype, width)
         found: dict[str, set[str]] = defaultdict(set)
@@ -84,15 +84,13 @@ def kernel_of(entry: str) -> str:
     return entry if entry.endswith(("_second_stage", "_clear")) else _FORM.sub("", entry)
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "softmax"])
-def test_no_text_for_arrays_of_more_than_2_billion_elements(name: str) -> None:
-    record = packaged(name).forward
+def test_no_text_for_arrays_of_more_than_2_billion_elements() -> None:
+    record = packaged("rmsnorm").forward
     small, large = (
         plan_launches(record, bound(record, "bf16", rest=rows, D=4096), H200).launches
         for rows in (1 << 15, 1 << 22)
     )
-    assert [x.source for x in small] == [x.source for x in large]
-    assert [x.format for x in small] == [x.format for x in large]
+    assert [(x.source, x.format) for x in small] == [(x.source, x.format) for x in large]
 
 
 def test_a_text_for_more_than_2_billion_elements_is_known_ahead() -> None:

@@ -43,7 +43,7 @@ class Case:
 
     @property
     def rows(self) -> int:
-        return 2001 if self.length > 500 else 9001
+        return 501 if self.length > 500 else 9001
 
     def executor(self) -> Altered:
         return Altered(replace(HOST_MACHINE, multiprocessors=self.multiprocessors))
@@ -61,13 +61,11 @@ def whole_numbers(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize(
     "case",
     [
-        Case(1, 3, 8, 1, 32),
         Case(7, 3, 8, 1, 32),
         Case(64, 3, 32, 1, 32),  # tiles of 8 would be more than there are multiprocessors
         Case(100, 100, 8, 2, 64),  # vectors of 4 columns
         Case(101, 100, 8, 8, 256),  # one by one
         Case(101, 400, 8, 16, 512),  # more than a thread loads at once
-        Case(40, 800, 8, 16, 512),
         Case(1000, 1, 32, 1, 256),  # several tiles a block, of which the last block has fewer
     ],
     ids=lambda case: f"{case.length}x{case.multiprocessors}",
@@ -84,9 +82,7 @@ def test_sums(case: Case) -> None:
     "case",
     [
         Case(7, 3, 8, 1, 32),
-        Case(64, 3, 32, 1, 32),
         Case(101, 100, 8, 8, 256),
-        Case(40, 300, 8, 16, 512),
         Case(1000, 1, 32, 1, 256),
     ],
     ids=lambda case: f"{case.length}x{case.multiprocessors}",

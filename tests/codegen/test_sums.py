@@ -40,15 +40,6 @@ def size(value: Expr) -> Expr:
         (size(add(X, W)), None),
         (size(mul(SUM, RSTD)), None),
     ],
-    ids=[
-        "a sum",
-        "a number",
-        "an operand",
-        "no magnitude",
-        "a sum in a factor",
-        "a sum of terms",
-        "nothing of the row",
-    ],
 )
 def test_a_magnitude_is_the_largest_up_to_a_factor(value: Expr, pair: tuple[Expr, Expr] | None) -> None:
     assert largest_of(value, ROW, SUMS) == (() if pair is None else (pair,))
@@ -98,18 +89,13 @@ def test_a_row_whose_largest_is_found_with_its_sums_is_visited_once(text: str) -
         assert "peak_max[0] = maximum(peak_max[0], with_factor(rstd, largest_1));" in texts[form]
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "sizes"), paired(test_parts.MIXTURES, [(5, 16), (3, 100), (40, 257), (2, 3001), (4, 9000)])
-)
+@pytest.mark.parametrize(("dtypes", "sizes"), paired(test_parts.MIXTURES, [(5, 16), (40, 257), (2, 3001)]))
 def test_the_largest_of_rows(sizes: tuple[int, int], dtypes: DtypeSet) -> None:
     test_parts.run(PEAK, {"...": sizes[0], "D": sizes[1]}, dtypes)
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "sizes"),
-    paired(
-        test_parts.MIXTURES, [(16, 1), (16, 9), (8, 40), (12, 20), (3, 16), (1, 24), (16, 128), (32, 128)]
-    ),
+    ("dtypes", "sizes"), paired(test_parts.MIXTURES, [(16, 9), (8, 40), (12, 20), (1, 24), (32, 128)])
 )
 def test_the_largest_of_rows_in_groups(sizes: tuple[int, int], dtypes: DtypeSet) -> None:
     group, groups = sizes
@@ -133,13 +119,12 @@ SPECIAL = {
     "infinity": (np.inf, None, 0.01),
     "a square that overflows": (1e30, None, 0.01),
     "a row of zeros": (0.0, 0.0, 0.0),
-    "a row of zeros beside a floor": (0.0, 0.0, 0.01),
     "squares that vanish, and a zero": (0.0, 1e-30, 0.0),
 }
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("columns", [12, 64, 3001])
+@pytest.mark.parametrize("columns", [12, 3001])
 @pytest.mark.parametrize(("value", "others", "eps"), SPECIAL.values(), ids=SPECIAL)
 def test_what_is_not_finite_goes_through(
     value: float, others: float | None, eps: float, columns: int
@@ -153,25 +138,25 @@ def test_what_is_not_finite_goes_through(
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("scale", [np.nan, np.inf])
-def test_a_scale_that_is_not_finite_makes_its_row_nan(scale: float) -> None:
+def test_a_scale_that_is_not_finite_makes_its_row_nan() -> None:
     """Where a group has a 0, that times infinity is NaN, which no sum of the group's own squares shows."""
     xq = np.ones((3, 128), ml_dtypes.float8_e4m3fn)
     xq[:, ::7] = 0
     xs = np.ones((3, 8), np.float32)
-    xs[1, 2] = scale
-    found = normgen.load(GROUPED).forward(xq, xs)
-    assert np.isnan(found.rstd).tolist() == [False, True, False]
-    assert np.isnan(found.peak)
+    for scale in (np.nan, np.inf):
+        xs[1, 2] = scale
+        found = normgen.load(GROUPED).forward(xq, xs)
+        assert np.isnan(found.rstd).tolist() == [False, True, False]
+        assert np.isnan(found.peak)
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("zero", [False, True])
-def test_a_scale_of_a_row_that_is_not_finite_is_what_its_elements_say(scale: float, zero: bool) -> None:
+def test_a_scale_of_a_row_that_is_not_finite_is_what_its_elements_say(zero: bool) -> None:
     x = np.random.default_rng(0).standard_normal((9, 100)).astype(np.float32)
     x[4, 7] = 0 if zero else x[4, 7]
     s = np.ones(9, np.float32)
-    s[4] = scale
-    peak = normgen.load(SCALED).forward(x, s).peak
-    np.testing.assert_equal(peak, np.float32(np.nan if zero or np.isnan(scale) else np.inf))
+    for scale in (np.nan, np.inf, -np.inf):
+        s[4] = scale
+        peak = normgen.load(SCALED).forward(x, s).peak
+        np.testing.assert_equal(peak, np.float32(np.nan if zero or np.isnan(scale) else np.inf))

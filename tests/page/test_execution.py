@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -11,18 +13,11 @@ from normgen.launching.launch import HOST
 from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.norm import Norm
 from tests.page.calls import Call, calls, paged, planned_usually
+from tests.sampling import sampled
 
 SIZES = (("bf16", 4096, 3), ("f32", 333, 5))
-FEW = ("rmsnorm",)
-
-
-def cases() -> list[object]:
-    """Every spec with every size; most take long, since each is compiled twice."""
-    return [
-        pytest.param(name, size, marks=() if name in FEW else pytest.mark.thorough, id=f"{name}-{size[0]}")
-        for name in bundled.names()
-        for size in SIZES
-    ]
+# Most take long, since each is compiled twice.
+CASES = sampled(product(bundled.names(), SIZES), 2 * bundled.names().index("rmsnorm"))
 
 
 def drawn(call: Call) -> dict[str, np.ndarray]:
@@ -36,8 +31,9 @@ def drawn(call: Call) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize(("name", "size"), cases())
-def test_a_page_gives_the_bits_of_the_call(name: str, size: tuple[str, int, int]) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_a_page_gives_the_bits_of_the_call(case: tuple[str, tuple[str, int, int]]) -> None:
+    name, size = case
     for call in calls(name, *size):
         operands = drawn(call)
         found = []
