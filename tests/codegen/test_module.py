@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from normgen.codegen.module.literal import WIDTH, literal
 from normgen.codegen.module.text import module_text
 from normgen.package import plain as plain_data
 from normgen.package import records
-from normgen.package.operands import OperandRecord, Parameter
-from normgen.package.plain import package_of, plain, schema
+from normgen.package.plain import schema
 from normgen.package.records import Package
 from tests.runtime import stubs
 
@@ -56,15 +55,6 @@ def nasty(text: str) -> Package:
 
     forward, backward = worded(package.forward), worded(package.backward)
     return replace(package, attrs=attrs, forward=forward, backward=backward)
-
-
-@pytest.mark.parametrize(
-    "package", [FULL, stubs.rows(), stubs.groups(), stubs.running()], ids=lambda p: p.name
-)
-def test_the_package_in_the_text_is_the_package(package: Package) -> None:
-    module = executed(text_of(package))
-    assert package == module.NORM.package
-    assert package.spec == module.SPEC
 
 
 def test_the_module_calls_the_norm_under_the_same_names() -> None:
@@ -190,31 +180,27 @@ def test_the_schema_tells_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
         schema.cache_clear()
 
 
-ODD = [
+FORWARD = stubs.rows().forward
+TEXT = '#define A "\\n" \\\n  "x"\n// {{ }} """ */\n\tvoid f();  \n'
+KERNEL = replace(FORWARD.kernels[0], forms=(replace(FORWARD.kernels[0].forms[0], source=TEXT),))
+KERNELS = stubs.fused(KERNEL, replace(KERNEL, name="rows_norm_forward_statistics"))
+PACKAGES = [
+    FULL,
+    stubs.groups(),
+    stubs.running(),
     replace(stubs.rows(), doc="x y", axes=()),
     replace(stubs.rows(), attrs=()),
-    replace(stubs.rows(), folded=(("groups", 4), ("alpha", 0.5))),
-    replace(stubs.rows(), forward=replace(stubs.rows().forward, notes=("one word", "word", ""))),
-    replace(stubs.rows(), forward=replace(stubs.rows().forward, reads=(replace(stubs.X, dims=()),))),
-    replace(stubs.rows(), forward=replace(stubs.rows().forward, reads=(replace(stubs.X, dims=((),)),))),
+    replace(stubs.rows(), forward=replace(FORWARD, notes=("one word", "word", ""))),
+    replace(stubs.rows(), forward=replace(FORWARD, reads=(replace(stubs.X, dims=()),))),
+    replace(stubs.rows(), forward=replace(FORWARD, reads=(replace(stubs.X, dims=((),)),))),
+    replace(stubs.rows(), forward=replace(FORWARD, strategies=KERNELS)),
 ]
 
 
-@pytest.mark.parametrize("package", [FULL, *ODD])
-def test_plain_data_says_all_of_a_package(package: Package) -> None:
-    assert package_of(plain(package)) == package
-
-
-def test_what_a_package_has_much_of_is_text() -> None:
-    kernel = stubs.rows().forward.kernels[0]
-    parameters = (Parameter("pointer", "x"), Parameter("pointer", "y"), Parameter("stride", "x", "..."))
-    parameters += (Parameter("size", axis="D"), Parameter("rows"), Parameter("blocks"))
-    data = plain(replace(kernel, forms=(replace(kernel.forms[0], parameters=parameters),)))
-    assert data["family"] == "rows" and data["kept"] == "..."
-    assert data["forms"][0]["parameters"] == "pointer x y, stride x[...], size [D], rows, blocks"
-    assert plain(stubs.tensor("x[B, (G C), ...]", "input"))["dims"] == "B, (G C), ..."
-    assert plain(OperandRecord("x", "x", (), ("G", "C"))) == {"tensor": "x", "kept": "", "inner": "G C"}
-    assert plain(OperandRecord("x", "x_", (), ()))["identifier"] == "x_"
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_package_in_the_text_is_the_package(package: Package) -> None:
+    module = executed(text_of(package))
+    assert package == module.NORM.package and package.spec == module.SPEC
 
 
 def test_docs_and_mathematics_are_there_to_be_read() -> None:
@@ -229,20 +215,17 @@ def test_docs_and_mathematics_are_there_to_be_read() -> None:
     )
 
 
-NASTY = [
-    'quotes " and "" and """',
-    '"',
-    "ends in a backslash \\",
-    'backslash quote \\" \\"\\"\\"',
-    "\\x41 \\n \\u0041 \\N{BULLET} {{ 7 * 7 }} {% for x in y %} {# gone #} {braces} %s */ /* // # ??/",
-    'a\nimport os; raise SystemExit\n"""\nraise SystemExit\n"""',
-    "carriage\rreturn \x00 null \x0c feed \x1b[31m \u2028 \u202e bidi \x85 \t tab, trailing space \n\n",
-    "é ε 数 😀 " + "word " * 100 + "x" * 400,
-]
-
-
-@pytest.mark.parametrize("words", NASTY)
-def test_what_users_write_does_not_act(words: str) -> None:
+@example('quotes " and "" and """')
+@example("ends in a backslash \\")
+@example('backslash quote \\" \\"\\"\\"')
+@example("\\x41 \\n \\u0041 \\N{BULLET} {{ 7 * 7 }} {% for x in y %} {# gone #} {braces} %s */ /* // # ??/")
+@example('a\nimport os; raise SystemExit\n"""\nraise SystemExit\n"""')
+@example("carriage\rreturn \x00 null \x0c feed \x1b[31m \u2028 \u202e bidi \x85 \t tab, trailing space \n\n")
+@example("é ε 数 😀 " + "word " * 100 + "x" * 400)
+@given(st.text(max_size=80))
+@settings(max_examples=20, deadline=None)
+def test_what_users_write_comes_back_and_does_not_act(words: str) -> None:
+    words = words.encode("utf-8", "replace").decode()
     package = nasty(words)
     text = text_of(package)
     assert package == executed(text).NORM.package
@@ -250,23 +233,9 @@ def test_what_users_write_does_not_act(words: str) -> None:
     assert not any(character in text for character in "\r\x00\x1b\u202e\u2028")
 
 
-@given(st.text(max_size=80))
-@settings(max_examples=25, deadline=None)
-def test_whatever_users_write_comes_back(words: str) -> None:
-    words = words.encode("utf-8", "replace").decode()
-    package = nasty(words)
-    assert package == executed(text_of(package)).NORM.package
-
-
-def test_kernel_texts_come_back_whole() -> None:
-    source = '#define A "\\n" \\\n  "x"\n// {{ }} """ */\n\tvoid f();  \n'
-    package = stubs.rows()
-    kernel = package.forward.kernels[0]
-    kernel = replace(kernel, forms=(replace(kernel.forms[0], source=source),))
-    kernels = (kernel, replace(kernel, name="rows_norm_forward_statistics"))
-    package = replace(package, forward=replace(package.forward, strategies=stubs.fused(*kernels)))
-    module = executed(text_of(package))
-    assert package == module.NORM.package and source == module.FORWARD_STATISTICS_REGISTERS
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("words", ['one "quoted" word', "word " * 60 + "end"])
@@ -274,16 +243,11 @@ def test_the_text_is_as_a_formatter_would_have_it(words: str, tmp_path: Path) ->
     ruff = shutil.which("ruff") or str(Path(sys.executable).with_name("ruff"))
     if not Path(ruff).exists():
         pytest.skip("ruff is not installed")
-    package = nasty(words)
-    folded = (("groups", 4), ("training", True), ("alpha", 0.1))
     path = tmp_path / "generated.py"
-    path.write_text(text_of(replace(package, folded=folded)))
-    config = ["--config", str(ROOT / "pyproject.toml")]
-    done = subprocess.run([ruff, "format", "--diff", *config, path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    ignored = ["--ignore", "E501"] if len(words) > 100 else []
-    done = subprocess.run([ruff, "check", "-q", *config, *ignored, path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    path.write_text(text_of(replace(nasty(words), folded=FULL.folded)))
+    config = ("--config", str(ROOT / "pyproject.toml"))
+    run(ruff, "format", "--diff", *config, str(path))
+    run(ruff, "check", "-q", *config, *(["--ignore", "E501"] if len(words) > 100 else []), str(path))
 
 
 @pytest.mark.thorough
@@ -291,9 +255,7 @@ def test_the_module_is_typed(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     path = tmp_path / "generated.py"
     path.write_text(text_of(FULL))
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout
+    run(sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path))
 
 
 def test_lines_of_long_literals_are_filled() -> None:

@@ -181,10 +181,9 @@ def test_a_pipeline_without_places_to_spare_is_refused() -> None:
 def test_in_place(monkeypatch: pytest.MonkeyPatch, ways: Ways, width: int) -> None:
     """A row that is in the pipeline still is not the memory that a row before it went to."""
     first(monkeypatch, ways)
-    x = np.random.default_rng(4).standard_normal((9, width)).astype(np.float32)
-    norm = Norm(packaged("layernorm")).on(CHECKED)
-    expected = norm.forward(x=x.copy()).y
-    assert norm.forward(x=x, out={"y": x}).y.tobytes() == expected.tobytes()
+    found = bundled_subject("layernorm")
+    case = case_of(found, 9, width, F32, in_place=True)
+    prove(replace(found, norm=Norm(found.norm.package)), case, directions=("forward",))
 
 
 @pytest.mark.parametrize(("width", "dtypes"), [(1, BF16), (2, F32), (7, BF16), (17, F32), (33, BF16)])

@@ -170,10 +170,6 @@ def test_the_same_bits_whatever_the_batch():
         assert np.array_equal(np.asarray(norm.forward(x=x[image : image + 1]).y)[0], together[image])
 
 
-def neighbours(c: int, low: int, high: int, channels: int) -> range:
-    return range(max(0, c + low), min(channels, c + high + 1))
-
-
 @pytest.mark.parametrize("n", [1, 4, 5])
 def test_local_response_norm_is_what_its_systems_compute(n):
     """y = x / d^beta over [c - n // 2, c + n - n // 2), its gradient over the transposed window; n divides
@@ -181,12 +177,12 @@ def test_local_response_norm_is_what_its_systems_compute(n):
     alpha, beta, k, channels = 0.3, 0.75, 2.0, 7
     x, dy = np.random.default_rng(n).standard_normal((2, 2, channels, 9)).astype(np.float32)
     half, up = n // 2, n - n // 2
-    squares = [x[:, list(neighbours(c, -half, up - 1, channels))] ** 2 for c in range(channels)]
-    d = np.stack([k + alpha * s.astype(np.float64).sum(1) / n for s in squares], 1)
-    share = dy * x * d ** (-beta - 1)
-    back = np.stack(
-        [share[:, list(neighbours(c, 1 - up, half, channels))].sum(1) for c in range(channels)], 1
-    )
+
+    def sums(values, low, high):
+        return np.stack([values[:, max(0, c + low) : c + high + 1].sum(1) for c in range(channels)], 1)
+
+    d = k + alpha * sums(x.astype(np.float64) ** 2, -half, up - 1) / n
+    back = sums(dy * x * d ** (-beta - 1), 1 - up, half)
     norm = bundled_subject("local_response_norm", (("n", n),)).norm.on(CHECKED)
     given = {"alpha": alpha, "beta": beta, "k": k}
     made = norm.forward(x=x, **given)
