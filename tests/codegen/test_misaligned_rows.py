@@ -3,57 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-import pytest
-
-from normgen.families.rows.launch.clusters import clusters
-from normgen.families.rows.launch.forms import fit
-from normgen.families.rows.launch.pipelines import long_rows
-from normgen.families.rows.launch.schedule import RowSchedule, RowShape
-from normgen.families.rows.launch.shape import shape_of
-from normgen.launching.call import Call
+from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.launching.launch import Binding
-from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord
-from normgen.runtime.norm import Norm
-from tests.codegen.norms import H200, bound, package_of, packaged, schedule_rows, schedules
-from tests.codegen.test_nvcc import A100
-from tests.verify.subjects import CHECKED
-
-NAMES = ("layernorm", "softmax")
-# From the longest row of a single block to where a copy in shared memory fits no more.
-WIDTHS = tuple(base + residue for base in (16384, 32768, 56568) for residue in (1, 2, 4, 7))
-
-
-def realigned(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Schedules for long rows that fit with vectors that are cut out of the words around them."""
-    if not shape.realigned:
-        return []
-    wide = replace(shape, vector=shape.realigned, whole_words=False)
-    ways = [*clusters(wide), *long_rows(wide)]
-    fitted = (fit(replace(way, realigned=True), shape, device) for way in ways)
-    return [each for each in fitted if isinstance(each, RowSchedule)]
-
-
-@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
-@pytest.mark.parametrize("name", NAMES)
-def test_long_rows_are_realigned_wherever_that_fits(name: str, device: Machine) -> None:
-    realignable = 0
-    for direction, dtype, width in product(("forward", "backward"), ("bf16", "f32"), WIDTHS):
-        record = getattr(packaged(name), direction)
-        (kernel,) = record.strategies[0].kernels
-        call = Call(bound(record, dtype, rest=2048, D=width), device, "")
-        shape = shape_of(kernel, call)
-        if shape.columns or not realigned(shape, device):
-            continue
-        realignable += 1
-        chosen, _ = schedule_rows(kernel, call)
-        assert chosen.realigned, f"{direction} {dtype} {width}: {chosen.form} by {chosen.vector} elements"
-    assert realignable or not device.clusters, "one block without a cluster may have no room for them"
+from tests.codegen.norms import H200, bound, package_of, packaged, schedules
 
 
 def chosen(record: PassRecord, binding: Binding) -> RowSchedule:
@@ -95,7 +50,6 @@ def test_rows_that_do_not_come_in_row_tiles() -> None:
     found = bound(record, "bf16", B=64, S=128, D=151)
     assert chosen(record, found).form == "row_tile"
     assert chosen(record, placed(found, "x", ("B", 151), ("S", 64 * 151), ("D", 1))).form != "row_tile"
-    assert chosen(record, placed(found, "x", ("B", 129 * 151), ("S", 151), ("D", 1))).form != "row_tile"
 
 
 def test_rows_that_are_not_word_aligned() -> None:
@@ -116,21 +70,3 @@ def test_rows_that_are_not_word_aligned() -> None:
     for name in ("x", "dy", "dx"):
         found = placed(found, name, ("B", 128 * 1023 + 3), ("S", 1023), ("D", 1))
     assert chosen(record, found).form != "word_aligned"
-
-
-@pytest.mark.parametrize("offset", [1, 4])
-def test_an_operand_at_any_element(offset: int) -> None:
-    """Alone: what all rows share is aligned. Rows of one content have the same bits wherever they begin."""
-    width, random = 515, np.random.default_rng(offset)
-    row = random.standard_normal(width).astype(ml_dtypes.bfloat16)
-    memory = np.empty(offset + 9 * width, ml_dtypes.bfloat16)
-    x = memory[offset:].reshape(9, width)
-    x[...] = row
-    w = random.standard_normal(width).astype(ml_dtypes.bfloat16)
-    norm = Norm(packaged("rmsnorm")).on(CHECKED)
-    y, rstd = norm.forward(x=x, w=w)
-    assert (y == y[0]).all() and (rstd == rstd[0]).all()
-    want = row.astype(float) * w.astype(float) / np.sqrt((row.astype(float) ** 2).mean() + 1e-6)
-    np.testing.assert_allclose(y[0].astype(float), want, rtol=5e-3)
-    dx, _ = norm.backward(dy=x, x=x, w=w, rstd=rstd)
-    assert (dx == dx[0]).all()

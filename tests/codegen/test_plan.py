@@ -104,16 +104,3 @@ def test_rows_that_the_spec_makes_short_are_joined(length, inner):
     definition = load_definition(Source("joined.norm", text), {})
     (kernel,) = planned(definition.program, "joined")
     assert kernel.inner == inner and kernel.name == "joined" and not kernel.levels
-
-
-def test_what_is_below_a_reduction_is_not_computed_again():
-    text = """norm quantised
-        input x[..., D]
-        input w[D]
-        let y[..., D] = x * w
-        output q[..., D] = y / max[D](abs(y)) + (1 if abs(y) == max[D](abs(y)) else 0)
-    """
-    (kernel,) = package_of(text).forward.kernels
-    last = kernel.forms[0].source.split("// results")[1]
-    assert last.count("abs") == 1
-    assert "max_1" in last

@@ -59,27 +59,22 @@ def test_a_launch_that_may_start_early_waits_by_itself(name: str) -> None:
         assert launch.source.count("constexpr bool PROGRAMMATIC = false;") == 1
 
 
-# For each form of each family a norm and sizes with which some strategy takes it.
+# Norms and sizes with which some strategy takes a form.
 FORMS = {
-    "rows registers": ("rmsnorm", {}, "rmsnorm_forward_registers"),
     "rows pipeline": ("layernorm", {}, "layernorm_backward_pipeline"),
-    "rows stream": ("softmax", {"D": 1200000}, "softmax_forward_multipass"),
-    "rows split": ("batchnorm", {"C": 3, "...": 1 << 20}, "batchnorm_forward_statistics_split"),
     "second_stage": ("layernorm", {}, "layernorm_backward_second_stage"),
-    "columns registers": ("layernorm2d", {"C": 64}, "layernorm2d_backward_registers"),
     "columns stream": ("layernorm2d", {"C": 65536}, "layernorm2d_forward_multipass"),
     "tiles": ("rmsnorm_fp8", {}, "rmsnorm_fp8_forward_2_tiles"),
     "windows march": ("local_response_norm", {}, "local_response_norm_forward_march"),
     "windows pixels": (text(keep="let"), {"C": 96, "...": 1023}, "windowed_backward_pixels"),
     "windows span": (text(LAST), {"C": 96}, "windowed_forward_span"),
-    "windows direct": (text(window="C: -20 .. 20"), {"C": 96}, "windowed_forward_direct"),
 }
 # Whatever reads or writes memory other than a block's own.
 TOUCHING = re.compile(r"^\s*(?:@\S+\s+)?(ld|st|cp|red|atom|prefetch)\.(?!param|shared|local)", re.MULTILINE)
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("form", sampled(FORMS, 1, 8))
+@pytest.mark.parametrize("form", sampled(FORMS, 0, 4))
 def test_nothing_is_touched_before_the_wait(form: str) -> None:
     try:
         find_nvcc()

@@ -66,7 +66,6 @@ PLANNED = {
     ),
     "sums besides": (spec(*GROUPED, value="(x - mu) * max[C, ...](x)"), False, False),
     "gains of groups": (FORWARDS["gains of groups"], True, False),
-    "gains inside a function": (spec(*GROUPED, *GAINS, value="silu((x - mu) * rstd * w + b)"), True, False),
     "gains of instances": (spec(*INSTANCES, "input s[B, C]", value="(x - mu) * rstd * s"), True, False),
     **{name: (text, True, "function" not in name) for name, text in BANDS.items()},
     "some axes of bands": (spec("..., (G C)", "G, C", "...", "param w[G]", "param b[C]"), False, False),

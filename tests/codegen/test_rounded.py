@@ -37,32 +37,19 @@ output sum[..., D] = x + r
 MIXED = DtypeSet("f16, params f32", ("f16",), ("f32",), ("bf16",))
 
 
-def registers_of(text: str) -> str:
+def registers_of(text: str, wanted: str = "registers") -> str:
     forms = package_of(text).forward.strategies[0].kernels[0].forms
-    return next(form.source for form in forms if form.form == "registers")
-
-
-def last_pass(source: str) -> str:
-    return source[source.index("// results\n") :]
+    return next(form.source for form in forms if form.form == wanted)
 
 
 def test_a_rounded_value_takes_the_place_of_what_it_was_made_of():
     source = registers_of(AGAIN)
     assert "held_1_words[item] = pack<x_t>(held_1);" in source
-    assert "unpack(held_1_words[item], held_1);" in last_pass(source)
-    assert "x_words" not in last_pass(source)
-    assert "w_words" not in last_pass(source)
-
-
-def test_a_result_of_the_type_that_it_is_rounded_to_is_that_value():
-    assert "y_out[i] = held_1[i];" in registers_of(AGAIN)
+    last = source[source.index("// results\n") :]
+    assert "unpack(held_1_words[item], held_1);" in last and "x_words" not in last and "w_words" not in last
+    assert "y_out[i] = held_1[i];" in source  # a result of the type that it is rounded to
     assert "y_out[i] = held_1[i];" not in registers_of(ELSEWHERE)
-
-
-def test_what_passes_over_memory_computes_it_again():
-    forms = package_of(AGAIN).forward.strategies[0].kernels[0].forms
-    stream = next(form.source for form in forms if form.form == "multipass")
-    assert "held_1" not in stream
+    assert "held_1" not in registers_of(AGAIN, "multipass")
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,15 @@ COUNTS = sorted(
     {
         *range(1, 34, 4),
         *(2**k + d for k in range(4, 17, 2) for d in (-1, 0, 1)),
-        *(n * 132 // k + d for n in (1, 5) for k in (1, 4, 16) for d in (0, 1)),
-        *(_drawn.randint(34, MOST) for _ in range(10)),
+        132,
+        133,
+        165,
+        166,
+        660,
         MOST,
     }
+    | {_drawn.randint(34, MOST) for _ in range(10)}
 )
-assert COUNTS[0] == 1 and COUNTS[-1] == MOST
 
 
 def calls(name: str, direction: str, dtype: str, width: int) -> list[Binding]:
@@ -84,21 +87,14 @@ def kernel_of(entry: str) -> str:
     return entry if entry.endswith(("_second_stage", "_clear")) else _FORM.sub("", entry)
 
 
-def test_no_text_for_arrays_of_more_than_2_billion_elements() -> None:
-    record = packaged("rmsnorm").forward
-    small, large = (
-        plan_launches(record, bound(record, "bf16", rest=rows, D=4096), H200).launches
-        for rows in (1 << 15, 1 << 22)
-    )
-    assert [(x.source, x.format) for x in small] == [(x.source, x.format) for x in large]
-
-
-def test_a_text_for_more_than_2_billion_elements_is_known_ahead() -> None:
-    """Moments that load gains late have no registers for 64-bit offsets, and so another text."""
-    record = packaged("layernorm").forward
-    small, large = (
-        plan_launches(record, bound(record, "bf16", rest=rows, D=4096), H200) for rows in (1 << 15, 1 << 22)
-    )
-    known = {x.source for x in small.alike()}
-    assert {x.source for x in large.launches} <= known
-    assert {x.source for x in small.launches} <= known and len(known) == 3
+def test_texts_for_arrays_of_more_than_2_billion_elements() -> None:
+    """There is none in general. Moments that load gains late have no registers for 64-bit offsets, and so
+    another text, which is known ahead."""
+    for name, texts in (("rmsnorm", 1), ("layernorm", 2)):
+        record = packaged(name).forward
+        small, large = (
+            plan_launches(record, bound(record, "bf16", rest=rows, D=4096), H200)
+            for rows in (1 << 15, 1 << 22)
+        )
+        taken = {x.source for x in (*small.launches, *large.launches)}
+        assert len(taken) == texts and taken <= {x.source for x in small.alike()}

@@ -43,11 +43,9 @@ CALLS = [
     Call("groupnorm", 1, "backward", sized("B C rest", 1, 10, 1024), "f32"),  # a cluster
     Call("nested", 0, "backward", sized("B C D rest", 1, 4, 5, 21), "bf16"),
     # rows in pieces
-    Call("batchnorm", 0, "both", sized("B C rest", 6, 2, 1), "f32"),
     Call("batchnorm", 0, "both", sized("B C rest", 5, 3, 49), MIXED),
     Call("batchnorm", 0, "both", sized("B C rest", 16, 2, 1024), "f32"),  # a cluster
     Call("video", 0, "both", sized("N T C H W", 3, 1, 2, 5, 7), "bf16"),
-    Call("pixels", 0, "forward", sized("B C D", 65, 2, 136), "f32"),
     Call(LAST, 3, "forward", sized("B C rest", 3, 10, 70), "bf16"),
     # pieces that are added up besides
     Call(LAST, 3, "backward", sized("B C rest", 3, 10, 70), MIXED),
@@ -94,38 +92,27 @@ WAYS = (
 )
 def test_calls_that_want_or_give_less_or_more(name: str, extents: dict[str, int]) -> None:
     found = subject(name, extents.get("G", 0))
+    both = ("forward", "backward") if name == "batchnorm" else ("backward",)
     for way in WAYS:
-        made = replace(case(found, "bf16", **extents), **way)
-        prove(
-            found, made, CHECKED, directions=("forward", "backward") if name == "batchnorm" else ("backward",)
-        )
+        prove(found, replace(case(found, "bf16", **extents), **way), CHECKED, directions=both)
 
 
 @pytest.mark.parametrize("name", ["groupnorm", LAST])
-def test_what_is_not_finite_shows_in_its_group(name: str) -> None:
+def test_what_is_not_finite_shows_in_its_group_and_others_have_the_bits_of_any_batch(name: str) -> None:
     norm = subject(name, 2).norm.on(CHECKED)
-    x = np.ones((2, 4, 64) if name == "groupnorm" else (2, 64, 4), np.float32)
-    groups = (lambda a: a) if name == "groupnorm" else (lambda a: np.moveaxis(a, 2, 1))
+    x, dy = np.random.default_rng(7).standard_normal((2, 2, 4, 64)).astype(np.float32)
+    if name == LAST:
+        x, dy = (np.ascontiguousarray(np.moveaxis(a, 1, 2)) for a in (x, dy))
+    groups = (lambda a: np.moveaxis(a, 2, 1)) if name == LAST else (lambda a: a)
     groups(x)[1, 3, 7] = np.nan
-    dy, w = np.ones_like(x), np.ones(4, np.float32)
+    w = np.ones(4, np.float32)
     save = norm.forward(x=x, w=w, b=w)
     made = norm.backward(dy=dy, x=x, w=w, mu=save.mu, rstd=save.rstd)
     dx = groups(np.asarray(made.dx))
     assert np.isnan(dx[1, 2:]).all() and np.isfinite(dx[0]).all() and np.isfinite(dx[1, :2]).all()
     assert np.isnan(made.dw[2:]).all() and np.isfinite(made.dw[:2]).all()
-
-
-def test_a_group_has_the_same_bits_in_any_batch() -> None:
-    norm = subject(LAST, 2).norm.on(CHECKED)
-    rng = np.random.default_rng(7)
-    x, dy = rng.standard_normal((2, 5, 70, 24)).astype(np.float32)
-    w = rng.standard_normal(24).astype(np.float32)
-    save = norm.forward(x=x, w=w)
-    all_of_them = norm.backward(dy=dy, x=x, w=w, mu=save.mu, rstd=save.rstd).dx
-    for b in range(5):
-        own = slice(b, b + 1)
-        one = norm.backward(dy=dy[own], x=x[own], w=w, mu=save.mu[own], rstd=save.rstd[own]).dx
-        assert np.array_equal(one, all_of_them[own])
+    alone = norm.backward(dy=dy[:1], x=x[:1], w=w, mu=save.mu[:1], rstd=save.rstd[:1]).dx
+    assert np.array_equal(alone, made.dx[:1])
 
 
 @pytest.mark.kernels

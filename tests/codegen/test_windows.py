@@ -15,8 +15,8 @@ from normgen.families.windows.launch.lower import Windows
 from normgen.families.windows.launch.space import schedules
 from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit
-from normgen.launching.call import Call
-from tests.codegen.norms import H200, SMALL, bound
+from normgen.launching.call import INT_LIMIT, Call
+from tests.codegen.norms import H200, SMALL, bound, usual_launches
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, kernel, schedule, subject, text
 
 
@@ -139,6 +139,14 @@ def test_every_element_has_a_thread(batch, channels, places, direction, spec, dt
             assert s.shared <= device.shared_per_block
         else:
             assert s.lanes * s.vector == image
+
+
+def test_offsets_have_64_bits_where_a_tensor_needs_them():
+    record = subject(text()).norm.package.forward
+    for batch, kind in ((16, "int"), (INT_LIMIT // (64 * 4096) + 1, "long long")):
+        call = Call(bound(record, "bf16", B=batch, C=64, rest=4096), H200)
+        (launch,) = usual_launches(record.kernels[0], call)
+        assert f"using index_t = {kind};" in launch.source
 
 
 def march(spec: str) -> str:
