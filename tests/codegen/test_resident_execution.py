@@ -109,8 +109,8 @@ def test_rows_in_registers_and_in_shared_memory(
     depth, forward, backward, rows, places, threads = held
     kind.deal_out(monkeypatch, threads, 2, depth, forward if kind is FORWARD else backward)
     kind.run(GROUPS, 4, B=2, C=8, rest=300)
-    text = launched(subject(GROUPS, 4), kind.direction, B=2, G=4, C=8, rest=300)
-    assert dealt(text, "DEPTH", "SLOTS") == (rows, places)
+    launch = launched(subject(GROUPS, 4), kind.direction, B=2, G=4, C=8, rest=300)
+    assert dealt(launch, "DEPTH", "SLOTS") == (rows, places)
 
 
 def test_more_than_a_word_of_members(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:

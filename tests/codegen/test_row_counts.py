@@ -27,16 +27,7 @@ WIDTHS = (64, 255, 1026, 4096, 5119, 20001, 65536, 300000)
 MOST = 100_000
 _drawn = random.Random(9)
 COUNTS = sorted(
-    {
-        *range(1, 34, 4),
-        *(2**k + d for k in range(4, 17, 2) for d in (-1, 0, 1)),
-        132,
-        133,
-        165,
-        166,
-        660,
-        MOST,
-    }
+    {*range(1, 34, 4), *(2**k + d for k in range(4, 17, 2) for d in (-1, 0, 1)), 132, 133, 165, 660, MOST}
     | {_drawn.randint(34, MOST) for _ in range(10)}
 )
 
@@ -92,9 +83,7 @@ def test_texts_for_arrays_of_more_than_2_billion_elements() -> None:
     another text, which is known ahead."""
     for name, texts in (("rmsnorm", 1), ("layernorm", 2)):
         record = packaged(name).forward
-        small, large = (
-            plan_launches(record, bound(record, "bf16", rest=rows, D=4096), H200)
-            for rows in (1 << 15, 1 << 22)
-        )
+        call = (bound(record, "bf16", rest=rows, D=4096) for rows in (1 << 15, 1 << 22))
+        small, large = (plan_launches(record, each, H200) for each in call)
         taken = {x.source for x in (*small.launches, *large.launches)}
         assert len(taken) == texts and taken <= {x.source for x in small.alike()}

@@ -149,8 +149,7 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
         monkeypatch.setattr("normgen.families.windows.launch.lower.choose", choose)
         return np.asarray(Norm(package).on(CHECKED).forward(x=values).y).tobytes()
 
-    first = run(lambda found: found[0])
-    orders = {False: first}
+    orders = {False: run(lambda found: found[0])}
     for k in range(1, len(made["schedules"])):
         bits = run(lambda found, k=k: found[k])
         pixels = made["chosen"].form == "pixels"  # which add up by halves
@@ -160,14 +159,9 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
             length = -(-base.steps // ranges)
             other = replace(base, ranges=-(-base.steps // length), length=length)
             assert run(lambda found, other=other: other) == orders[base.form == "pixels"], other
-
-
-def test_the_same_bits_whatever_the_batch():
-    x = np.random.default_rng(3).standard_normal((5, 12, 25)).astype(np.float32)
-    norm = subject(text(), "march").norm.on(CHECKED)
-    together = np.asarray(norm.forward(x=x).y)
-    for image in range(5):
-        assert np.array_equal(np.asarray(norm.forward(x=x[image : image + 1]).y)[0], together[image])
+    monkeypatch.undo()
+    one = Norm(package).on(CHECKED).forward(x=values[1:]).y  # the other images are no matter
+    assert np.asarray(one).tobytes() in orders[False]
 
 
 @pytest.mark.parametrize("n", [1, 4, 5])

@@ -9,7 +9,6 @@ from normgen.page.fold import fold_body
 from normgen.page.preprocess import preprocess
 from normgen.page.program import Program
 from normgen.page.tokens import Group, nest, templates_of, text_of, tokenise
-from normgen.page.tree import declarations
 
 KNOWN = {"YES": True, "NO": False, "FOUR": 4}
 
@@ -37,9 +36,7 @@ def reached(before: str, kernel: str) -> str:
     [
         ("if constexpr (YES) f();", "f();"),
         ("if constexpr (NO) f();", ""),
-        ("if (NO) f(); else g();", "g();"),
         ("if (x && YES) f();", "if (x) f();"),
-        ("if (YES && x) f();", "if (x) f();"),
         ("if (x || FOUR == 4) f();", "f();"),
         ("if (f() || YES) g();", "if (f() || YES) g();"),  # f may do something
         ("if (NO && f()) g();", ""),
@@ -52,10 +49,8 @@ def reached(before: str, kernel: str) -> str:
         ("x = FOUR * y;", "x = FOUR * y;"),
         ("x = YES * (y + 1) + NO * z;", "x = (y + 1) + 0;"),
         ("{ f(); return; } g();", "f(); return;"),
-        ("int a = 1, b = a; f();", "f();"),
         ("int a = 1, b = a; f(a);", "int a = 1, b = a; f(a);"),
         ("if (FOUR / 3 == 1 && FOUR % 3 == 1 && -FOUR / 3 == -1) f();", "f();"),
-        ("static_assert(FOUR > 3); f();", "f();"),
         ("static_assert(FOUR > 4); f();", "static_assert(FOUR > 4); f();"),
         ("if constexpr (YES) return f(); g();", "return f();"),
         ("const bool all = FOUR == 4; if (all) f();", "f();"),
@@ -90,10 +85,6 @@ def test_a_name_that_is_declared_again_is_no_constant(body: str) -> None:
 def test_a_block_whose_names_are_used_beside_it_keeps_its_braces() -> None:
     body = "int n = g(); if constexpr (YES) { int n = f(); h(n); } h(n);"
     assert " ".join(folded(body).split()) == "int n = g(); { int n = f(); h(n); } h(n);"
-
-
-def test_a_store_is_no_declaration() -> None:
-    assert folded("*address = word;") == "*address = word;"
 
 
 def test_comments_go_with_what_they_are_of() -> None:
@@ -177,11 +168,3 @@ def test_conditions_of_the_preprocessor() -> None:
     assert preprocess(text, {"HOST": 1}).split() == ["c"]
     assert preprocess("#define DIMS\nvoid DIMS f();", {}) == "void f();"
     assert preprocess("#define DIMS two(2)\nvoid DIMS f();", {}) == "void two(2) f();"
-
-
-def test_the_text_of_tokens_is_the_text() -> None:
-    text = "template <class T> T f(T x) { return x >> 2 < 3 ? g<T>(x, \"a;b\") : 'c'; }  // end"
-    found = tokenise(text)
-    items = nest(found, templates_of(found))
-    assert text_of(items) == text.removesuffix("  // end")
-    assert [each.kind for each in declarations(items)] == ["function"]
