@@ -6,7 +6,6 @@ import pytest
 
 from normgen.diagnostics import Source
 from normgen.launching.launch import Launch
-from normgen.package.kernels import KernelRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from tests.codegen.norms import H200, bound, package_of
@@ -69,15 +68,3 @@ def test_a_vector_has_one_scale_where_half_of_its_width_does():
     """Of 16 elements of fp8, or 8."""
     for group, vector in ((16, 16), (8, 8), (48, 16), (3, 16)):
         assert f"constexpr int VEC = {vector};" in launch("forward", group, 256).source
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_each_form_reads_one_scale_for_a_vector(direction):
-    kernels = [k for k in getattr(package_of(SCALED), direction).kernels if isinstance(k, KernelRecord)]
-    fused = kernels[0]
-    for form in fused.forms:
-        if form.form not in ("clear", "second_stage"):
-            assert "constexpr bool ONE_XS = size_E % VEC == 0;" in form.source
-            begin = "xs_ptr + row_offset<offset_t>(row, xs_stride_rest)"
-            text = " ".join(form.source.split()).replace("( ", "(")  # lines break anywhere
-            assert f"load_scalar({begin} + index_t(column / size_E) * xs_stride_G)" in text

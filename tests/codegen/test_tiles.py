@@ -83,24 +83,6 @@ output z[C, D, A, B] = x * c - a * b
 # A param that its gradient is of the same order as, and an operand that lies the other way.
 SCALED = "norm scaled\ninput x[N, M]\nparam p[M, N] = 1\noutput y[M, N] = x * p\n"
 
-PLANS = [
-    (QUANTISED, (), ("...",), ("G", "E"), {"xq": "GE", "xs": "", "rstd": "", "scale": "", "w": "GE"}),
-    (CHANNELS, ("B",), ("C",), ("S",), {"x": "S", "g": "C", "w": "", "mean": ""}),
-    (ALL_TURNED, (), ("N",), ("M",), {"x": "M", "g": "M"}),
-    (PARTS, (), ("A", "B"), ("C", "D"), {"x": "CD", "a": "", "b": "", "c": ""}),
-]
-
-
-@pytest.mark.parametrize(("text", "batch", "rows", "columns", "inner"), PLANS)
-def test_plan(text, batch, rows, columns, inner):
-    plan = planned(defined(text))
-    assert (plan.batch, plan.rows, plan.columns) == (batch, rows, columns)
-    assert {o.tensor.name: "".join(o.inner) for o in plan.operands} == inner
-    for operand in (*plan.operands, *plan.targets):
-        assert set(operand.kept) | set(operand.inner) == operand.tensor.axes
-        assert not set(operand.kept) & set(operand.inner)
-
-
 MISFITS = [
     ("input x[M, N]\noutput y[M, N] = x * 2\noutput z[M, N] = x * 3", "one memory order"),
     ("input x[M, N]\noutput y[M, N] = x * sum[N](x)\noutput z[N, M] = x", "reduces"),

@@ -3,14 +3,13 @@ checker sees every access."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import combinations, product
 
 import pytest
 
-from normgen import bundled
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.runtime.norm import Norm
@@ -19,51 +18,23 @@ from normgen.verify.cases import Case
 from normgen.verify.expected import Subject
 from tests.codegen.holding import case
 from tests.codegen.residing import lengths_of, small_slices
-from tests.sampling import sampled
-from tests.verify.subjects import prove, subject_of
+from tests.verify.subjects import bundled_source, prove, subject_of
 
-SQUARES = """norm squares
-attr momentum >= 0 = 0.1
+Cases = Callable[[Subject, bool], Iterator[Case]]
+SQUARES = """norm squares "The sums of its biases are nobody else's."
 attr eps >= 0 = 1e-5
 axis G = 2
-input x[{axes}]
-param w[{gains}] = 1
-param b[{gains}] = 0
-{state}
-save phi[{kept}] = mean[{over}](x^2)
-output y[{axes}] = x * rsqrt(phi + eps) * w + b
-{update}
+input x[B, ..., (G C)]
+param w[(G C)] = 1
+param b[(G C)] = 0
+save phi[B, G] = mean[..., C](x^2)
+output y[B, ..., (G C)] = x * rsqrt(phi + eps) * w + b
 """
-STATE = {"state": "state running[C] = 1", "update": "update running = lerp(running, phi, momentum)"}
-STATELESS = {"state": "", "update": ""}
-
-
-def squares(axes: str, kept: str, over: str, gains: str = "(G C)", parts: dict[str, str] = STATELESS) -> str:
-    text = SQUARES.format(axes=axes, kept=kept, over=over, gains=gains, **parts)
-    return text if "G" in axes else text.replace("axis G = 2\n", "")
-
-
-# The sums of their biases are nobody else's, and so are those of their gains in some.
-TEXTS = {
-    "RMS of groups that come last": squares("B, ..., (G C)", "B, G", "..., C"),
-    "batch RMS, channels last": squares("B, ..., C", "C", "B, ...", "C", STATE),
-    "RMS of groups": squares("B, (G C), ...", "B, G", "C, ..."),
-    "batch RMS": squares("B, C, ...", "C", "B, ...", "C", STATE),
-    "RMS of rows": squares("..., C", "...", "C", "C"),
-    "RMS of columns": squares("B, C, ...", "B, ...", "C", "C"),
-}
-LENGTHS = {"B": 3, "C": 24, "G": 2, "rest": 40}
-
-
-@cache
-def of(name: str) -> Subject:
-    source = Source("squares.norm", TEXTS[name]) if name in TEXTS else bundled.read(name)
-    assert source is not None
-    return subject_of(source)
+BATCHNORM = "batchnorm_channels_last"
 
 
 def made(found: Subject) -> Case:
-    return case(found, "f32", **lengths_of(found, LENGTHS))
+    return case(found, "f32", **lengths_of(found, {"B": 3, "C": 24, "G": 2, "rest": 40}))
 
 
 def backwards(found: Subject, every: bool) -> Iterator[Case]:
@@ -90,17 +61,25 @@ def forwards(found: Subject, every: bool) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize(
-    "way", sampled(product(("forward", "backward"), [*TEXTS, "batchnorm_channels_last"]), 6, 7)
+    ("source", "direction", "cases"),
+    [
+        (bundled_source(BATCHNORM), "forward", forwards),
+        (Source("squares.norm", SQUARES), "backward", backwards),
+        pytest.param(bundled_source(BATCHNORM), "backward", backwards, marks=pytest.mark.thorough),
+        pytest.param(Source("squares.norm", SQUARES), "forward", forwards, marks=pytest.mark.thorough),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
 )
-def test_whatever_is_left_out(monkeypatch: pytest.MonkeyPatch, way: tuple[str, str]) -> None:
-    direction, name = way
+def test_whatever_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, source: Source, direction: str, cases: Cases
+) -> None:
     small_slices(monkeypatch)
-    found, package = of(name), of(name).norm.package
-    record = getattr(package, direction)
-    for strategy in record.strategies:
+    found = subject_of(source)
+    for strategy in getattr(found.norm.package, direction).strategies:
         executor = HostExecutor(checked=True)
-        one = replace(found, norm=Norm(package, planner=partial(plan_launches, strategy=strategy.name)))
+        planner = partial(plan_launches, strategy=strategy.name)
+        one = replace(found, norm=Norm(found.norm.package, planner=planner))
         resident = strategy.name == "resident"
-        for each in (forwards if direction == "forward" else backwards)(found, every=resident):
+        for each in cases(found, resident):
             prove(one, each, executor, directions=(direction,))
         assert not resident or any(entry.endswith("_resident") for entry, _ in executor.history)

@@ -12,34 +12,8 @@ from normgen.dsl import load_definition
 from normgen.families.rows.compile.plan import plan_in_pieces, plan_whole
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
-from normgen.ir.show import show
 from normgen.kernel.group import Misfit
-from normgen.kernel.plan import KernelPlan
 from tests.codegen.holding import subject
-
-
-def planned(name: str, groups: int = 0) -> KernelPlan:
-    definition = load_definition(
-        subject(name, groups).definition.source, {"groups": groups} if groups else {}
-    )
-    (group,) = groups_of(centre(backward(definition)), "k")
-    return plan_whole(group)
-
-
-@pytest.mark.parametrize(
-    ("name", "groups", "kept", "part"),
-    [("groupnorm", 4, ("G",), ("C",)), ("adagn", 4, ("B", "G"), ("C",)), ("nested", 0, (), ("C",))],
-)
-def test_what_the_accumulators_keep(name, groups, kept, part):
-    plan = planned(name, groups)
-    assert {(c.kept, c.part, c.wide) for c in plan.columns} == {(kept, part, False)}
-    assert not plan.segment and not plan.splits
-
-
-def test_a_sum_that_needs_one_of_the_row_takes_it_in():
-    (final,) = [r for r in planned("adagn", 4).finals if r.tensor.name == "dscale"]
-    mean = "sum[C, ...](minus(x, mu)) * dy / (size[...] * size[C])"
-    assert show(final.expr) == f"rstd * sum[...](dy * minus(x, mu) - {mean})"
 
 
 def test_parts_of_two_kinds_are_left_to_several_kernels():
@@ -66,23 +40,6 @@ def test_the_texts(file, name, groups, direction, golden):
 
 
 # -------------------------------------------------------------------------------------------------- pieces
-
-
-def test_a_row_in_pieces():
-    definition = subject("batchnorm").definition
-    for program in (definition.program, backward(definition)):
-        (found,) = [s for s in strategies(program, definition.source, "k") if s.name == "whole"]
-        (plan,) = found.plans
-        assert (plan.kept, plan.pieces, plan.piece) == (("C",), ("B",), ("...",))
-        assert plan.levels and not plan.columns
-
-
-def test_pieces_numbered_by_several_axes():
-    definition = subject("video").definition
-    (group,) = groups_of(centre(definition.program), "k")
-    plan = plan_in_pieces(group)
-    assert (plan.kept, plan.pieces, plan.piece) == (("C",), ("N", "T"), ("H", "W"))
-    assert {o.tensor.name: (o.kept, o.inner) for o in plan.operands}["x"] == (("N", "T", "C"), ("H", "W"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit
 from normgen.launching.call import INT_LIMIT, Call
 from tests.codegen.norms import H200, SMALL, bound, usual_launches
-from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, kernel, schedule, subject, text
+from tests.codegen.windowing import ACROSS, LAST, WITHIN, kernel, schedule, subject, text
 
 
 def plan(spec: str, direction: str = "forward", **attrs: object) -> WindowsPlan:
@@ -25,29 +25,6 @@ def plan(spec: str, direction: str = "forward", **attrs: object) -> WindowsPlan:
     program = definition.program if direction == "forward" else backward(definition)
     space = frozenset().union(*(r.tensor.axes for r in program.results))
     return plan_windows(Group("windowed", program, space, program.results))
-
-
-# spec, direction: axes of an image, sums of each level, their reaches, reaches across
-PLANS = [
-    (text(), "forward", "C ...", [1], ((-2, 2),), (0,)),
-    (text(window="C: -2 .. 1"), "backward", "C ...", [1], ((-1, 2),), (0,)),
-    (text(keep="let", window="C: 0 .. 3"), "backward", "C ...", [1, 1], ((0, 3), (-3, 0)), (0, 0)),
-    (text(LAST), "backward", "C", [1], ((-2, 2),), (0,)),
-    (text(GROUPS), "forward", "C ...", [1], ((-2, 2),), (0,)),
-    (text(WITHIN, "H: -1 .. 1, W: -2 .. 1"), "forward", "H W", [1], ((-1, 1),), (2,)),
-    (text(WITHIN, "C: -1 .. 1, W: -1 .. 1"), "forward", "", [1], None, None),
-]
-
-
-@pytest.mark.parametrize(("spec", "direction", "image", "levels", "reaches", "across"), PLANS)
-def test_plan(spec, direction, image, levels, reaches, across):
-    found = plan(spec, direction)
-    assert found.image == tuple(image.split())
-    assert [len(level) for level in found.levels] == levels
-    assert found.marches == bool(image)
-    if image:
-        assert found.reaches == reaches
-        assert found.reaches_across == across
 
 
 MISFITS = [
