@@ -26,20 +26,14 @@ from tests.verify.subjects import F32, PLAIN, case_of, prove, subject_of
 # By spec, names for what it names: of lengths, positions and strides, of locals, of what operands are called.
 NAMINGS: list[tuple[str, dict[str, str]]] = [
     ("rmsnorm", {"eps": "x_ptr", "w": "wA", "x": "wa", "rstd": "exchange", "y": "size"}),
-    (
-        "layernorm",
-        {"eps": "at_rest", "w": "int", "b": "b_ptr", "mu": "moments", "rstd": "column"},
-    ),
+    ("layernorm", {"eps": "at_rest", "w": "int", "b": "b_ptr", "mu": "moments", "rstd": "column"}),
     ("layernorm", {"eps": "w_stride_rest", "x": "dy_sum", "mu": "each", "rstd": "value_1", "D": "LENGTH"}),
     ("softmax", {"x": "k", "e": "i", "y": "at", "D": "VEC"}),
     ("groupnorm", {"eps": "size_G", "w": "at_G", "b": "x_stride_B", "mu": "segment", "C": "THREADS"}),
     ("batchnorm_channels_last", {"eps": "size_C", "w": "lane", "b": "team", "momentum": "at_C"}),
     ("local_response_norm", {"alpha": "size_C", "beta": "at_C", "k": "from_C", "x": "slot", "d": "element"}),
     ("rmsnorm2d", {"eps": "size_C", "x": "chunk", "w": "column", "rstd": "member", "y": "tile"}),
-    (
-        "qk_norm",
-        {"q": "q_t", "k": "q", "eps": "size_K", "wq": "rows", "rq": "rk", "rk": "lines"},
-    ),
+    ("qk_norm", {"q": "q_t", "k": "q", "eps": "size_K", "wq": "rows", "rq": "rk", "rk": "lines"}),
 ]
 
 

@@ -17,16 +17,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.families.resident.launch import residence
 from normgen.verify.draw import Sample
 from tests.codegen import residing
-from tests.codegen.residing import (
-    BACKWARDS,
-    FORWARDS,
-    LENGTHS,
-    dealt,
-    launched,
-    lengths_of,
-    ruled,
-    subject,
-)
+from tests.codegen.residing import BACKWARDS, FORWARDS, LENGTHS, dealt, launched, lengths_of, ruled, subject
 from tests.sampling import paired, sampled
 from tests.verify.subjects import CHECKED, same_bits
 

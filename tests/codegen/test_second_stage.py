@@ -80,11 +80,7 @@ def test_sums(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [
-        Case(7, 3, 8, 1, 32),
-        Case(101, 100, 8, 8, 256),
-        Case(1000, 1, 32, 1, 256),
-    ],
+    [Case(7, 3, 8, 1, 32), Case(101, 100, 8, 8, 256), Case(1000, 1, 32, 1, 256)],
     ids=lambda case: f"{case.length}x{case.multiprocessors}",
 )
 def test_moments_and_maxima(case: Case) -> None:

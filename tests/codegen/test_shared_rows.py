@@ -53,8 +53,7 @@ def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
 
 
 @pytest.mark.parametrize(
-    "output",
-    ["y[B, C] = x - mean[C](x)", "y[B]: f32 = sum[C](exp(x - max[C](x)))", "y[B, C] = x * 2"],
+    "output", ["y[B, C] = x - mean[C](x)", "y[B]: f32 = sum[C](exp(x - max[C](x)))", "y[B, C] = x * 2"]
 )
 def test_rows_that_more_than_reductions_need_are_not_shared(output):
     with pytest.raises(Misfit):
