@@ -142,9 +142,7 @@ def test_data_of_another_version_is_refused_though_the_abi_is_the_same() -> None
 
 # The schema of each ABI that was released or merged: an entry is never changed.
 SCHEMAS = {
-    6: "c2e38b921b1493cf",
-    7: "c2e38b921b1493cf",
-    8: "c2e38b921b1493cf",
+    **dict.fromkeys((6, 7, 8), "c2e38b921b1493cf"),
     9: "f9186b62ecdd5ab5",
     10: "a50cf5a4250bf49b",
     11: "654227b04911a49a",
@@ -204,15 +202,12 @@ def test_the_package_in_the_text_is_the_package(package: Package) -> None:
 
 
 def test_docs_and_mathematics_are_there_to_be_read() -> None:
-    package = nasty("what this is")
-    text = text_of(package)
+    text = text_of(nasty("what this is"))
     module = executed(text)
     assert module.__doc__ == "what this is" and "eps: float >= 0: what this is" in module.forward.__doc__
-    assert "y: output [..., D], of the type of x: what this is" in module.forward.__doc__
-    assert (
-        "#     output y = x\n" in text
-        and "y: Array  # output [..., D], of the type of x: what this is\n" in text
-    )
+    line = "output [..., D], of the type of x: what this is"
+    assert f"y: {line}" in module.forward.__doc__
+    assert "#     output y = x\n" in text and f"y: Array  # {line}\n" in text
 
 
 @example('quotes " and "" and """')
@@ -261,10 +256,8 @@ def test_the_module_is_typed(tmp_path: Path) -> None:
 def test_lines_of_long_literals_are_filled() -> None:
     for value in ((), {}, ("a",), ('"',), (1, 2.5, 1e-06, True, None), {"name": "D", "extent": (4,)}):
         assert ast.literal_eval(literal(value)) == value
-    value = {f"name{i}": "abcdefghij" * (1 + i % 4) for i in range(12)} | {
-        "dict": {"a": 1},
-        "text": "w " * 99,
-    }
+    value = {f"name{i}": "abcdefghij" * (1 + i % 4) for i in range(12)}
+    value = {**value, "dict": {"a": 1}, "text": "w " * 99}
     text = literal(value, prefix="NAME = ")
     lines = text.splitlines()
     assert ast.literal_eval(text.removeprefix("NAME = ")) == value

@@ -3,7 +3,6 @@ planned, and what it says of itself."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from normgen.ir.grad import backward
 from normgen.ir.program import Program
 from normgen.launching.machine import HOST_MACHINE
 from normgen.package.records import PassRecord
-from normgen.runtime.planning.choose import alternatives
+from normgen.runtime.planning.choose import alternatives, plan_launches
 from tests.codegen.norms import H200, bound
 from tests.codegen.residing import BACKWARDS, BANDS, FORWARDS, GAINS, GROUPED, INSTANCES, spec, subject
 
@@ -100,39 +99,24 @@ def test_the_texts(file: str, direction: str, golden: Callable[[str, str], None]
     golden(file, "\n".join(form.source for form in kernel.forms))
 
 
-def test_one_block_of_a_band_reads_and_writes_what_is_updated() -> None:
-    """The others' values of a state are not stored, and might be new already. And gradients of gains take no
-    further kernel."""
-    package = subject(BATCHNORM).norm.package
-    (kernel,) = next(s.kernels for s in package.forward.strategies if s.name == "resident")
-    text = kernel.forms[0].source
-    assert "READ_RUNNING_MEAN && home == 0 ? load_state(running_mean_ptr + column) : 0.f" in text
-    stored = r"if \(WANT_RUNNING_MEAN && home == 0\) \{?\s*store_scalar<false>\(\s*running_mean_ptr \+ column"
-    assert re.search(stored, text)
-    (kernel,) = next(s.kernels for s in package.backward.strategies if s.name == "resident")
-    assert [form.form for form in kernel.forms] == ["resident_sums", "clear"]
-    assert not kernel.columns and {o.tensor for o in kernel.finals} == {"dw", "db"}
-
-
 # ---------------------------------------------------------------------------------------------- the schedule
 
-CALLS = {
-    "groups": (LAST, 32, {"B": 8, "G": 32, "C": 10, "rest": 4096}),
-    "bands": (BATCHNORM, 0, {"C": 512, "rest": 64 * 196}),
-}
 
-
-@pytest.mark.parametrize("call", CALLS)
-def test_neither_the_batch_nor_the_device_changes_the_text(call: str) -> None:
-    name, groups, extents = CALLS[call]
+@pytest.mark.parametrize(
+    ("name", "groups", "extents"),
+    [(LAST, 32, {"B": 8, "G": 32, "C": 10, "rest": 4096}), (BATCHNORM, 0, {"C": 512, "rest": 64 * 196})],
+    ids=["groups", "bands"],
+)
+def test_neither_the_batch_nor_the_device_changes_the_text(
+    name: str, groups: int, extents: dict[str, int]
+) -> None:
     package = subject(name, groups).norm.package
     for record in (package.forward, package.backward):
         texts = set()
         for samples, multiprocessors in ((8, 132), (64, 132), (8, 78), (8, 148)):
             device = replace(H200, multiprocessors=multiprocessors)
             sizes = extents | ({"B": samples} if "B" in extents else {})
-            found = alternatives(record, bound(record, "bf16", **sizes), device)
-            plan = next(a.plan for a in found if a.strategy.name == "resident")
+            plan = plan_launches(record, bound(record, "bf16", **sizes), device, "resident")
             texts |= {each.source for each in plan.launches if each.entry.endswith("_resident")}
         assert len(texts) == 1
 

@@ -7,7 +7,7 @@ import pytest
 from normgen.families.rows.compile.plan import plan_shared
 from normgen.kernel.group import Misfit
 from normgen.runtime.planning.choose import plan_launches
-from tests.codegen.alone import defined, emitted, planned, subject
+from tests.codegen.alone import defined, planned, subject
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_accumulators import FAR, NARROW, SHAPES, case_of
 from tests.verify.subjects import BF16, F32, prove
@@ -42,24 +42,9 @@ def test_blocks_share_the_rows_of_a_reduction(shape):
     prove(found, case_of(found, shape, offset=1), samples=FAR)
 
 
-def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
-    plan = planned(defined(INSTANCES), planner=plan_shared)
-    assert (plan.kept, plan.inner, plan.segment) == (("B", "C"), ("...",), ("B", "C"))
-    assert not plan.levels
-    assert [f.form for f in emitted(defined(INSTANCES), planner=plan_shared).forms] == [
-        "split",
-        "second_stage",
-    ]
-
-
 @pytest.mark.parametrize(
     "output", ["y[B, C] = x - mean[C](x)", "y[B]: f32 = sum[C](exp(x - max[C](x)))", "y[B, C] = x * 2"]
 )
 def test_rows_that_more_than_reductions_need_are_not_shared(output):
     with pytest.raises(Misfit):
         planned(defined(f"norm other\ninput x[B, C]\noutput {output}\n"), planner=plan_shared)
-
-
-def test_rows_are_as_long_as_what_is_accumulated_leaves():
-    text = "norm image\ninput x[B, C, H, W]\noutput mu[C]: f32 = mean[B, H, W](x)\n"
-    assert planned(defined(text)).inner == ("H", "W")

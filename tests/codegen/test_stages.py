@@ -13,7 +13,6 @@ from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
-from normgen.ir.show import show
 from normgen.kernel.group import Misfit
 from tests.codegen.norms import package_of
 
@@ -42,31 +41,6 @@ def test_backward_passes_are_cut_at_what_their_elements_need():
     found, temporaries = kernels(derived, "b")
     assert found == ["statistics", "statistics_2", "apply_1", "apply_2"]
     assert {t.partition("[")[2] for t in temporaries} == {"B, G, C]", "B, G]"}
-
-
-def test_a_root_of_statistics_is_handed_on_as_it_is():
-    definition, _ = programs("groupnorm_channels_last", groups=2)
-    *before, apply = split(centre(definition.program), "f", by_columns=True).plans
-    assert any("rsqrt(" in show(r.expr) for r in before[-1].results if r.tensor.role == "temporary")
-    assert not any("rsqrt(" in show(r.expr) for r in apply.results)
-
-
-def test_sums_over_other_axes_share_the_sum_over_what_they_have_in_common():
-    _, derived = programs("groupnorm", groups=2)
-    first = split(centre(derived), "b").plans[0]
-    sums = {show(s) for level in first.levels for s in level.sums} | {show(c.reduce) for c in first.columns}
-    assert all(text.startswith("sum[...](") for text in sums)
-    assert len(sums) == 3  # dy, dy (x - mu), and x - mu for what a stored mean misses
-
-
-def test_sums_on_both_sides_of_a_kept_axis_may_go_by_columns():
-    text = "norm n\ninput x[B, ..., C]\nattr g: int = 2\naxis G = g\ninput z[B, ..., (G E)]\n"
-    text += "output y[B, ..., (G E)] = z - sum[..., E](z)\noutput u[B, ..., C] = x\n"
-    definition, _ = programs(text)
-    _, straight = kernels(definition.program, "f")
-    _, columns = kernels(definition.program, "f", by_columns=True)
-    assert straight == ["t1[B, G]"]
-    assert columns == ["t1[B, G, E]", "t2[B, G]"]
 
 
 def test_a_state_is_updated_after_all_that_reads_it():
@@ -126,15 +100,6 @@ def test_groups_of_several_rows_are_shared_anyway():
     """Images in rows, as groups of channels are."""
     in_rows = "norm n\ninput x[B, H, W]\noutput y[B, H, W] = x - mean[H, W](x)\n"
     assert [s.name for s in package_of(in_rows).forward.strategies] == ["fused", "split"]
-
-
-def test_statistics_of_long_rows_are_shared():
-    for program in programs(SOFTMAX):
-        program = getattr(program, "program", program)
-        found = {s.name: s for s in strategies(program, Source("spec.norm", SOFTMAX), "n")}
-        plans = found["shared"].plans
-        assert plans[0].shared
-        assert [plan.name for plan in plans if not plan.shared] == ["n_shared_apply"]
 
 
 def test_a_maximum_and_the_sum_that_needs_it_are_shared_one_after_the_other():
