@@ -25,14 +25,6 @@ output q[..., (G E)]: f8e5m2 = y
 output h[..., (G E)] = y
 grad  y wrt x, w
 """
-CHANNELS = """norm channels
-input x[B, C, S]
-param w[C] = 1
-param b[C] = 0
-input s[B, C]
-output y[B, C, S] = x * rsqrt(mean[C, S](x^2) + 0.01) * w * s + b
-grad  y wrt x
-"""
 MIXTURES = [DTYPE_SETS[0], DTYPE_SETS[1], DtypeSet("f16, params f32", ("f16",), ("f32",), ("bf16",))]
 
 
@@ -49,12 +41,6 @@ def test_scales_of_groups(sizes, dtypes):
 
 def test_scales_of_groups_in_rows_that_stream():
     run(SCALED, {"...": 2, "G": 24000}, DTYPE_SETS[1], PLAIN, group=3)
-
-
-@pytest.mark.parametrize(("dtypes", "sizes"), paired(MIXTURES, ((6, 16), (8, 49), (1, 1))))
-def test_gains_of_channels(sizes, dtypes):
-    channels, points = sizes
-    run(CHANNELS, {"B": 3, "C": channels, "S": points}, dtypes)
 
 
 def launch(direction: str, group: int, groups: int, dtype: str = "bf16") -> Launch:

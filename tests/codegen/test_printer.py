@@ -80,10 +80,8 @@ R, X, Y = load("r", "B"), load("x", "BD"), load("y", "BD")
 S, T = reduce("sum", {"D"}, X), reduce("sum", {"D"}, Y)
 # A high power is taken factor by factor, so that no partial product leaves range before the whole does.
 IN_RANGE = [
-    (mul(power(R, 3), S), "s * r * r * r"),
     (mul(power(R, 3), S, power(extent("D"), -1)), "s * (1.f / float(size_D)) * r * r * r"),
     (mul(power(R, 3), S, T), "t * r * s * r * r"),
-    (mul(power(R, 3), S, X), "s * r * r * r * x"),
     (mul(power(R, 3), power(X, 3)), "cube(r * x)"),
     (mul(power(R, -4), power(X, 4)), "integer_power<4>(x / r)"),
 ]

@@ -115,11 +115,8 @@ def refilled(shape: RowShape, more: int, threads: int = 128, cluster: int = 2) -
     return replace(made, bulk=False, places=made.items + more)
 
 
-def refills(more: int) -> Ways:
-    def ways(shape: RowShape, device: Machine) -> list[RowSchedule]:
-        return [refilled(shape, more, shape.length // 8 // shape.vector)] if shape.columns else []
-
-    return ways
+def refills(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    return [refilled(shape, 3, shape.length // 8 // shape.vector)] if shape.columns else []
 
 
 def pipelines(shape: RowShape, device: Machine) -> list[RowSchedule]:
@@ -130,23 +127,20 @@ def overlaps(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return overlapped_sums(shape, device) if shape.columns else overlapped(shape, device)
 
 
-def row_tiles(lanes: int, warps: int) -> Ways:
+def row_tiles(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """A block of 4 rows or more, of which some are beyond the last."""
-    return lambda shape, _: [s for s in any_row_tile(shape) if (s.team, s.threads) == (lanes, 32 * warps)]
+    return [s for s in any_row_tile(shape) if (s.team, s.threads) == (1, 128)]
 
 
 FORCED = {
-    "pipelines of rows, one block": (Rows("softmax", "forward", 9, 30000, BF16, "pipeline"), pipelines),
     "pipelines of rows, clusters": (Rows("softmax", "forward", 20, 65544, BF16, "pipeline"), pipelines),
     "bulk copies kept in registers": (Rows("layernorm", "forward", 67, 5000, BF16, "pipeline"), bulk_pair),
     "bulk copies and sums": (Rows("rmsnorm", "backward", 70, 4096, F32, "pipeline"), bulk_pair),
     "one slice": (Rows("layernorm", "backward", 37, 4096, BF16, "pipeline"), one_slice),
-    "refilled, one more": (Rows("layernorm", "backward", 23, 8192, BF16, "pipeline"), refills(1)),
-    "refilled, two operands": (Rows("add_rmsnorm", "backward", 17, 8192, F32, "pipeline"), refills(3)),
+    "refilled, two operands": (Rows("add_rmsnorm", "backward", 17, 8192, F32, "pipeline"), refills),
     "overlapped, part of a slice": (Rows("layernorm", "backward", 23, 20000, F32, "overlapped"), overlaps),
     "overlapped, two operands": (Rows("add_rmsnorm", "forward", 17, 24584, BF16, "overlapped"), overlaps),
-    "row_tile, a lane": (Rows("layernorm", "forward", 37, 35, BF16, "row_tile"), row_tiles(1, 4)),
-    "row_tile, a warp": (Rows("layernorm", "forward", 37, 38, BF16, "row_tile"), row_tiles(32, 4)),
+    "row_tile, a lane": (Rows("layernorm", "forward", 37, 35, BF16, "row_tile"), row_tiles),
 }  # fmt: skip
 
 

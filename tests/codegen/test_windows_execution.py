@@ -88,10 +88,31 @@ grad y wrt z
 """
 
 
-@pytest.mark.parametrize(("absent", "accumulate"), [((), True), (("w", "z"), False)])
-def test_operands_with_any_of_the_axes(absent, accumulate):
-    found = subject(OPERANDS)
-    prove(found, case(found, {"B": 2, "C": 5, "rest": 8}, absent=absent, accumulate=accumulate))
+# Where every operand has all of an image or none, it is walked.
+WHOLE = """norm whole
+attr beta = 0.5
+input x[B, C, ...]
+input scale[B]
+param z[B, C, ...] = 0
+let d = 1 + sum[C: -2 .. 1](scale * x^2)
+output y[B, C, ...] = (x + z) * scale * d^-beta
+output q[B, C, ...] = z * d + sum[C: 0 .. 2](x * z)
+grad y, q wrt {wrt}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "absent", "accumulate"),
+    [
+        (OPERANDS, "", (), True), (OPERANDS, "", ("w", "z"), False),
+        (WHOLE.format(wrt="z"), "march", (), True), (WHOLE.format(wrt="x"), "pixels", ("z",), True),
+        (WHOLE.format(wrt="z"), "pixels", (), False),
+    ],
+    ids=["parts", "parts-absent", "march", "pixels-absent", "pixels"],
+)  # fmt: skip
+def test_operands_with_any_of_the_axes(text, form, absent, accumulate):
+    found = subject(text, form)
+    prove(found, case(found, {"B": 2, "C": 5, "rest": 35}, absent=absent, accumulate=accumulate))
 
 
 def test_many_images():

@@ -91,23 +91,6 @@ def test_any_address(offset, padded):
     )
 
 
-OPERANDS = """norm weighted
-attr beta = 0.5
-input x[B, C, ...]
-input scale[B]
-param z[B, C, ...] = 0
-let d = 1 + sum[C: -2 .. 1](scale * x^2)
-output y[B, C, ...] = (x + z) * scale * d^-beta
-output q[B, C, ...] = z * d + sum[C: 0 .. 2](x * z)
-"""
-
-
-@pytest.mark.parametrize(("absent", "accumulate", "wrt"), [((), False, "z"), (("z",), True, "x")])
-def test_several_operands_and_results(wrt, absent, accumulate):
-    found = subject(OPERANDS + f"grad y, q wrt {wrt}\n", "pixels")
-    prove(found, case(found, {"B": 2, "C": 5, "rest": 35}, absent=absent, accumulate=accumulate))
-
-
 def test_the_same_bits_whatever_the_batch_and_the_ranges(monkeypatch):
     x, dy = np.random.default_rng(7).standard_normal((2, 3, 29, 35)).astype(np.float32)
 
