@@ -16,3 +16,66 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("kernels")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    if HAS_TORCH:
+        import torch
+
+        torch.manual_seed(0)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The steps that run in Python, by name, each with the results that are asked of it."""
+    from normgen.torch.steps import Step
+
+    noted = []
+    run = Step.run
+
+    def note(self, tensors, numbers, wanted, *memory):
+        noted.append((self.name, wanted))
+        return run(self, tensors, numbers, wanted, *memory)
+
+    monkeypatch.setattr(Step, "run", note)
+    return noted
+
+
+@pytest.fixture(scope="session")
+def _launcher():
+    from normgen.torch import native
+    from tests.fakes.launcher import HostLauncher
+
+    before = native.EXTENSION.loaded
+    extension = native.EXTENSION.build()
+    native.EXTENSION.loaded = before
+    if extension is None:
+        pytest.skip(native.EXTENSION.fault)
+    return HostLauncher(), extension
+
+
+@pytest.fixture
+def launcher(monkeypatch, _launcher):
+    """Known calls are made in C++, by what behaves as cuLaunchKernelEx does and runs kernels on the host."""
+    from normgen.torch import native
+
+    launcher, extension = _launcher
+    monkeypatch.setattr(native, "launcher_of", launcher.of)
+    monkeypatch.setattr(native.EXTENSION, "loaded", extension)
+    launcher.launches.clear()
+    launcher.codes.clear()
+    return launcher
+
+
+@pytest.fixture(params=("Python", "C++"))
+def load(request):
+    """Bundled norms by name, whose calls are made in Python, or in C++ once they are known."""
+    import normgen.torch as nt
+    from normgen import bundled
+
+    own = ""
+    if request.param == "C++":
+        request.getfixturevalue("launcher")
+        own = "\n# called in C++\n"  # another text, so that no other test has its functions
+    return lambda name, **attrs: nt.load(bundled.read(name).text + own, **attrs)

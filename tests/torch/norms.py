@@ -25,26 +25,33 @@ class Case(NamedTuple):
         return nt.load(self.name, **self.attrs)
 
     def draw(self) -> list[Any]:
-        generator = torch.Generator().manual_seed(7)
-        return [torch.randn(shape, generator=generator).requires_grad_() for shape in self.shapes]
+        return [drawn(*shape) for shape in self.shapes]
 
 
-def _rms(x, w, eps=1e-6):
+def drawn(*shape: int, **options: Any) -> Any:
+    return torch.randn(shape, requires_grad=True, **options)
+
+
+def rms(x, w=None, eps=1e-6):
     return functional.rms_norm(x, (x.shape[-1],), w, eps)
 
 
-def _layer(x, w, b, eps=1e-5):
+def layer(x, w=None, b=None, eps=1e-5):
     return functional.layer_norm(x, (x.shape[-1],), w, b, eps)
 
 
-def _group(x, w, b, eps=1e-5):
+def group(x, w=None, b=None, eps=1e-5):
     return functional.group_norm(x, 2, w, b, eps)
 
 
+def batch(x, w=None, b=None, mean=None, var=None, momentum=0.1):
+    return functional.batch_norm(x, mean, var, w, b, training=True, momentum=momentum)
+
+
 CASES = (
-    Case("rmsnorm", {}, _rms, ((3, 2, 8), (8,))),
-    Case("layernorm", {}, _layer, ((3, 2, 8), (8,), (8,))),
-    Case("groupnorm", {"groups": 2}, _group, ((3, 4, 5), (4,), (4,))),
+    Case("rmsnorm", {}, rms, ((3, 2, 8), (8,))),
+    Case("layernorm", {}, layer, ((3, 2, 8), (8,), (8,))),
+    Case("groupnorm", {"groups": 2}, group, ((3, 4, 5), (4,), (4,))),
 )
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

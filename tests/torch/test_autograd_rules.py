@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from normgen.torch.steps import Step
-from tests.torch.norms import every_case, functional, nt, same, torch
+from tests.threads import at_once
+from tests.torch.norms import batch, drawn, every_case, gradients, nt, rms, same, torch
 
-
-@pytest.fixture
-def runs(monkeypatch):
-    """The steps that run, each with what is asked of it."""
-    noted = []
-    run = Step.run
-
-    def note(self, tensors, numbers, wanted):
-        noted.append((self.name, wanted))
-        return run(self, tensors, numbers, wanted)
-
-    monkeypatch.setattr(Step, "run", note)
-    return noted
+grad = torch.autograd.grad
+KNOWN = 3  # the call from which on all is in C++
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # PyTorch's own rms_norm has no fused kernel for it
@@ -35,10 +23,9 @@ def test_element_types_of_results_and_gradients_are_those_of_pytorch(case, dtype
     found = []
     for norm in (case.mine, case.theirs):
         y = norm(*given)
-        found.append([y, *torch.autograd.grad(y.float().sum(), given)])
+        found.append([y, *grad(y.float().sum(), given)])
     assert [each.dtype for each in found[0]] == [each.dtype for each in found[1]]
-    for mine, theirs in zip(*found, strict=True):
-        same(mine, theirs, 0.05 if dtype is torch.bfloat16 else 1e-5)
+    same(*found, tolerance=0.05 if dtype is torch.bfloat16 else 1e-5)
 
 
 @every_case
@@ -48,7 +35,6 @@ def test_only_what_needs_a_gradient_is_computed(case, runs):
     for index, name in enumerate(backward.results):
         given = [tensor.detach() for tensor in tensors]
         wanted = given[index].requires_grad_()
-        runs.clear()
         case.mine(*given).sum().backward()
         assert runs[-1] == (backward.name, (name,))
         assert wanted.grad is not None
@@ -66,102 +52,146 @@ def test_nothing_is_recorded_where_nothing_requires_a_gradient(runs):
     assert runs[-1] == ("rmsnorm_forward", ("y", "rstd"))
 
 
+COTANGENTS = {
+    "expanded": lambda shape: torch.randn(()).expand(shape),
+    "transposed": lambda shape: torch.randn(shape[::-1]).permute(*reversed(range(len(shape)))),
+    "strided": lambda shape: torch.randn(*shape[:-1], 2 * shape[-1])[..., ::2],
+    "reversed": lambda shape: torch.randn(shape).flip(-1),
+}
+
+
 @every_case
-@pytest.mark.parametrize("kind", ["expanded", "transposed", "strided", "reversed"])
-def test_cotangents_may_lie_in_any_way(case, kind):
-    tensors = case.draw()
-    x = tensors[0]
-    cotangent = {
-        "expanded": lambda: torch.randn(()).expand(x.shape),
-        "transposed": lambda: torch.randn(x.shape[::-1]).permute(*reversed(range(x.ndim))),
-        "strided": lambda: torch.randn(*x.shape[:-1], 2 * x.shape[-1])[..., ::2],
-        "reversed": lambda: torch.randn(x.shape).flip(-1),
-    }[kind]()
-    for mine, theirs in zip(
-        torch.autograd.grad(case.mine(*tensors), tensors, cotangent),
-        torch.autograd.grad(case.theirs(*tensors), tensors, cotangent),
-        strict=True,
-    ):
-        same(mine, theirs)
+@pytest.mark.parametrize("kind", COTANGENTS)
+def test_cotangents_may_lie_in_any_way(case, kind, load):
+    tensors, norm = case.draw(), load(case.name, **case.attrs)
+    cotangent = COTANGENTS[kind](tensors[0].shape)
+    want = grad(case.theirs(*tensors), tensors, cotangent)
+    for _ in range(KNOWN):
+        same(grad(norm(*tensors), tensors, cotangent), want)
 
 
-def test_undefined_cotangents_are_zero():
-    norm = nt.load("add_rmsnorm")
-    x, residual = torch.randn(3, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
-    for index in range(2):
-        made = norm(x, residual)
-        h = x + residual
-        wanted = (h, functional.rms_norm(h, (8,), eps=1e-6))[index]
-        got, want = (torch.autograd.grad(each.sin().sum(), x)[0] for each in (made[index], wanted))
+def test_undefined_cotangents_are_zero(load):
+    norm, x, residual, w = load("add_rmsnorm"), drawn(3, 8), drawn(3, 8), drawn(8)
+    for index in (0, 1) * KNOWN:
+        made, h = norm(x, residual, w), x + residual
+        got, want = (grad(each.sin().sum(), x)[0] for each in (made[index], (h, rms(h, w))[index]))
         same(got, want)
+        assert made._fields == ("h", "y")
 
 
-def test_a_graph_may_be_walked_again_if_it_is_retained():
-    x = torch.randn(3, 8, requires_grad=True)
-    y = nt.load("rmsnorm")(x).sin().sum()
-    y.backward(retain_graph=True)
-    once = x.grad.clone()
-    y.backward()
-    same(x.grad, 2 * once)
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-        y.backward()
+def test_a_graph_may_be_walked_again_if_it_is_retained(load):
+    norm, x = load("rmsnorm"), drawn(3, 8)
+    for _ in range(KNOWN):
+        y = norm(x).sin().sum()
+        walk = partial(grad, y, x, retain_graph=True)
+        once = walk()
+        assert all(torch.equal(*found, *once) for found in at_once(*[walk] * 4))
+        same(grad(y, x), once)
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            y.backward()
 
 
 @every_case
-def test_threads_go_forward_and_backward_at_once(case):
-    tensors = case.draw()
-    want = torch.autograd.grad(case.theirs(*tensors).sin().sum(), tensors)
-    barrier = threading.Barrier(4)
+def test_threads_go_forward_and_backward_at_once(case, load):
+    norm = load(case.name, **case.attrs)
 
-    def work(_):
-        barrier.wait(timeout=60)
-        return torch.autograd.grad(case.mine(*tensors).sin().sum(), tensors)
+    def work(operands):
+        want = gradients(case.theirs, operands)
+        return lambda: [same(gradients(norm, operands), want) for _ in range(10)]
 
-    with ThreadPoolExecutor(4) as pool:
-        for got in pool.map(work, range(4)):
-            for mine, theirs in zip(got, want, strict=True):
-                same(mine, theirs)
+    at_once(*(work(case.draw()) for _ in range(4)))
 
 
-def test_threads_walk_one_graph():
-    x = torch.randn(3, 8, requires_grad=True)
-    y = nt.load("rmsnorm")(x).sin().sum()
-    (want,) = torch.autograd.grad(y, x, retain_graph=True)
-    with ThreadPoolExecutor(4) as pool:
-        for (got,) in pool.map(lambda _: torch.autograd.grad(y, x, retain_graph=True), range(8)):
-            assert torch.equal(got, want)
+def test_inference_mode(load):
+    norm = load("rmsnorm")
+    for _ in range(KNOWN):
+        with torch.inference_mode():
+            x = torch.randn(3, 8)
+            y = norm(x)
+        assert y.is_inference() and y.grad_fn is None
+        same(y, rms(x))
+        with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+            norm(x, drawn(8))
 
 
-def test_inference_mode():
-    norm = nt.load("rmsnorm")
-    with torch.inference_mode():
-        x = torch.randn(3, 8)
-        y = norm(x)
-    assert y.is_inference()
-    same(y, functional.rms_norm(x, (8,), eps=1e-6))
-    weight = torch.rand(8, requires_grad=True)
-    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
-        norm(x, weight)
+def test_saved_tensors_that_changed_are_autograds_own_error(load):
+    norm, x, w = load("rmsnorm"), drawn(3, 8), drawn(8)
+    for _ in range(KNOWN):
+        y = norm(x, w).sum()
+        grad(y, (x, w), retain_graph=True)
+        with torch.no_grad():
+            w.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
 
 
-def test_a_state_that_changed_after_a_call_in_training_does_not_matter_and_in_evaluation_it_does():
-    x, mean, var = torch.randn(4, 3, requires_grad=True), torch.zeros(3), torch.ones(3)
+def test_a_state_that_changed_after_a_call_in_training_does_not_matter():
+    x, mean, var = drawn(4, 3), torch.zeros(3), torch.ones(3)
     y = nt.load("batchnorm")(x, running_mean=mean, running_var=var)
     mean.add_(1)
     y.sum().backward()
-    y = nt.load("batchnorm", training=False)(x * 1, running_mean=mean, running_var=var)
-    theirs = functional.batch_norm(x, mean, var)
-    same(y, theirs)
+
+
+def test_states_are_written_and_autograd_knows(load):
+    norm, x, weight = load("batchnorm"), torch.randn(4, 3, 5), drawn(3)
+    mine, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    for _ in range(KNOWN):
+        version = mine[0]._version
+        norm(x, weight, running_mean=mine[0], running_var=mine[1])
+        same(norm(x, weight, None, *mine, momentum=0.2), batch(x, weight, None, *theirs))
+        batch(x, weight, None, *theirs, momentum=0.2)
+        same(mine, theirs)
+        assert mine[0]._version == version + 2
+    with pytest.raises(RuntimeError, match="is a state of batchnorm and cannot require a gradient"):
+        norm(x, weight, None, mine[0].requires_grad_(), mine[1])
+
+
+def test_saved_tensors_may_be_kept_elsewhere(load):
+    norm, x, w = load("rmsnorm"), drawn(3, 8), drawn(8)
+    want = gradients(rms, (x, w))
+    for _ in range(KNOWN):
+        packed = []
+
+        def pack(tensor, packed=packed):
+            packed.append(tuple(tensor.shape))
+            return tensor.detach().numpy().copy()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, torch.from_numpy):
+            y = norm(x, w)
+        same(grad(y.sin().sum(), (x, w)), want)
+        assert packed == [(3, 8), (8,), (3,)]
+        gradients(norm, (x, w))
+
+
+def test_compiled_autograd_follows_a_recorded_norm(load):
+    enable = pytest.importorskip("torch._dynamo.compiled_autograd")._enable
+    norm, operands = load("rmsnorm"), [drawn(3, 8), drawn(8)]
+    want = gradients(rms, operands)
+    for _ in range(KNOWN):
+        same(gradients(norm, operands), want)
+    with enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        same(gradients(norm, operands), want)
+
+
+@pytest.mark.parametrize(("name", "theirs"), (("rmsnorm", rms), ("softmax", lambda x: x.softmax(-1))))
+def test_second_derivatives_and_those_by_cotangents(name, theirs, load):
+    norm, operands = load(name), (drawn(3, 8), drawn(8))[: 1 + (name == "rmsnorm")]
+    for _ in range(KNOWN):
+        found, dy = [], drawn(3, 8)
+        for each in (norm, theirs):
+            first = grad(each(*operands), operands, dy, create_graph=True)
+            found.append(grad(sum(g.sin().sum() for g in first), (*operands, dy)))
+        same(*found, tolerance=1e-4)
 
 
 @every_case
 def test_empty_batches_have_empty_results_and_gradients_of_zero(case):
-    tensors = case.draw()
-    x = tensors[0].detach()[:0].requires_grad_()
-    y = case.mine(x, *tensors[1:])
-    assert y.shape == x.shape
-    gradient, *others = torch.autograd.grad(y.sum(), (x, *tensors[1:]))
-    assert gradient.shape == x.shape and not any(each.any() for each in others)
+    x, *params = case.draw()
+    empty = x.detach()[:0].requires_grad_()
+    y = case.mine(empty, *params)
+    assert y.shape == empty.shape
+    gradient, *others = grad(y.sum(), (empty, *params))
+    assert gradient.shape == empty.shape and not any(each.any() for each in others)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -171,7 +201,5 @@ def test_rows_without_elements_have_no_statistics(dtype):
     assert nt.load("softmax")(torch.empty(0, 0, dtype=dtype)).shape == (0, 0)
 
 
-def test_several_outputs_are_a_named_tuple_and_saves_are_asked_for():
-    norm, x = nt.load("add_rmsnorm"), torch.randn(3, 8)
-    assert norm(x, x)._fields == ("h", "y")
-    assert norm.with_saved(x, x)._fields == ("h", "y", "rstd")
+def test_saves_are_asked_for():
+    assert nt.load("add_rmsnorm").with_saved(*torch.randn(2, 3, 8))._fields == ("h", "y", "rstd")
