@@ -1,4 +1,4 @@
-"""Calls of the functions of bundled specs, with operands drawn as `normgen check` draws them."""
+"""Calls of the functions of specs, with operands drawn as `normgen check` draws them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import torch
 
 import normgen.torch as nt
 from normgen import bundled
+from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.torch.dtypes import TYPES
+from normgen.torch.nn import texts
 from normgen.verify.cases import make_case, same_dtype
 from normgen.verify.draw import attr_choices, draw, scalar_values
 
@@ -19,18 +21,26 @@ GROUPS = 2  # every int attr that has no default
 SMALL = {"rmsnorm_quantized_group": {"group": 4}, "rmsnorm_fp8": {"group": 4}}
 
 
+# The specs that only modules have.
+TEXTS = [text for name, text in vars(texts).items() if name.isupper()]
+
+
 @cache
 def variants():
-    """Every bundled spec with each choice of its bools: (name, attrs)."""
+    """Every spec, by name or as text, with each choice of its bools: (spec, attrs)."""
     return [
-        (name, attrs)
-        for name in bundled.names()
-        for attrs in attr_choices(parse(bundled.read(name)), SMALL.get(name, {}))
+        (spec, attrs)
+        for spec in (*bundled.names(), *TEXTS)
+        for attrs in attr_choices(parse(_source(spec)), SMALL.get(spec, {}))
         if all(
-            isinstance(value, bool) or value in (GROUPS, SMALL.get(name, {}).get(key))
+            isinstance(value, bool) or value in (GROUPS, SMALL.get(spec, {}).get(key))
             for key, value in attrs.items()
         )
     ]
+
+
+def _source(spec):
+    return Source("text.norm", spec) if spec in TEXTS else bundled.read(spec)
 
 
 # What PyTorch cannot differentiate: what is differentiated is not returned.
@@ -47,7 +57,8 @@ def differentiable_variants():
 
 def label(variant):
     """The name of a variant in a test's: groupnorm-groups=2."""
-    name, attrs = variant
+    spec, attrs = variant
+    name = spec.split()[1] if spec in TEXTS else spec
     return "-".join([name, *(f"{key}={value}" for key, value in attrs.items())])
 
 
@@ -83,8 +94,8 @@ class Example:
 
 def example(variant, dtype="f32", layout="dense", rows=3, width=6):
     """A call of a variant, whose operands have this element type where the spec leaves it open."""
-    name, attrs = variant
-    definition = load_definition(bundled.read(name), attrs)
+    spec, attrs = variant
+    definition = load_definition(_source(spec), attrs)
     scalars = scalar_values(definition.program)
     case = make_case(definition, rows, width, same_dtype(dtype))
     arrays = draw(definition, case, scalars).arrays
@@ -93,7 +104,7 @@ def example(variant, dtype="f32", layout="dense", rows=3, width=6):
         kind = "f64" if dtype == "f64" and tensor.dtype is None else case.dtypes[tensor.name]
         drawn = torch.from_numpy(arrays[tensor.name]).reshape(case.memory_shape(tensor)).to(TYPES[kind])
         tensors.append(drawn if tensor.role == "state" else LAYOUTS[layout](drawn))
-    return Example(nt.load(name, **attrs), definition, tuple(tensors), tuple(scalars.values()))
+    return Example(nt.load(spec, **attrs), definition, tuple(tensors), tuple(scalars.values()))
 
 
 def _permuted(tensor):
