@@ -79,3 +79,18 @@ def load(request):
         request.getfixturevalue("launcher")
         own = "\n# called in C++\n"  # another text, so that no other test has its functions
     return lambda name, **attrs: nt.load(bundled.read(name).text + own, **attrs)
+
+
+@pytest.fixture
+def on_gpu():
+    """Autocast on a GPU, which need not be there, on tensors without values. (A backward needs the GPU.)"""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    with FakeTensorMode():
+        yield torch.device("cuda")
+    torch.set_autocast_enabled("cuda", enabled)
+    torch.set_autocast_dtype("cuda", dtype)

@@ -1,4 +1,4 @@
-"""Every bundled spec and each that only modules have: its operators, and what has gradients against differences."""
+"""Every bundled spec and each that only modules have: its operators, and its gradients by differences."""
 
 from __future__ import annotations
 
