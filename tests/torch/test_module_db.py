@@ -20,21 +20,17 @@ INFOS = {
     for info in module_db
     if info.module_cls.__module__.startswith("torch.nn.modules") and hasattr(nt.nn, info.module_cls.__name__)
 }
-KERNEL_SAMPLES = 2  # of each module in float32
+EXACT, FLOAT = torch.float64, torch.float32
 
 
-def _samples(dtype, count=None):
-    found = []
+def _samples(dtype, tolerance, count=None):
     for name, info in INFOS.items():
         for training in (True, False) if info.train_and_eval_differ else (True,):
             torch.manual_seed(0)
             inputs = info.module_inputs_func(info, "cpu", dtype, requires_grad=True, training=training)
-            mode = "train" if training else "eval"
-            found += [
-                pytest.param(name, sample, training, id=f"{name}-{sample.desc or index}-{mode}")
-                for index, sample in enumerate(inputs[:count])
-            ]
-    return found
+            for index, sample in enumerate(inputs[:count]):
+                label = f"{name}-{sample.desc or index}-{'train' if training else 'eval'}-{dtype}"
+                yield pytest.param(name, sample, training, dtype, tolerance, id=label)
 
 
 def _pair(name, sample, dtype, training):
@@ -51,42 +47,27 @@ def _pair(name, sample, dtype, training):
     return mine.train(training), theirs.train(training)
 
 
-def _called(module, sample):
-    """What a module gives, the gradients of what it was given, and that."""
+def _called(module, sample, dtype):
+    """What a module gives and leaves, with first derivatives, and second ones in float64."""
     arguments = copy.deepcopy(sample.forward_input.args)
     given = [each.requires_grad_() for each in arguments] + list(module.parameters())
     result = module(*arguments, **sample.forward_input.kwargs)
-    first = torch.autograd.grad(result.sin().sum(), given, create_graph=True)
-    return result, first, given
+    first = torch.autograd.grad(result.sin().sum(), given, create_graph=dtype is EXACT)
+    wanted = sum(each.cos().sum() for each in first)
+    second = torch.autograd.grad(wanted, given, allow_unused=True) if dtype is EXACT else ()
+    return result, first, second, dict(module.state_dict())
 
 
-@pytest.mark.parametrize(("name", "sample", "training"), _samples(torch.float64))
-def test_modules_agree_in_float64(name, sample, training):
-    _compare(*_pair(name, sample, torch.float64, training), sample, 1e-12)
-
-
-@pytest.mark.parametrize(("name", "sample", "training"), _samples(torch.float32, KERNEL_SAMPLES))
-def test_modules_agree_in_float32(name, sample, training):
-    _compare(*_pair(name, sample, torch.float32, training), sample, 2e-4)
-
-
-def _compare(mine, theirs, sample, tolerance):
-    results = [_called(module, sample)[:2] for module in (mine, theirs)]
-    torch.testing.assert_close(*results, atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(
-        *(dict(m.state_dict()) for m in (mine, theirs)), atol=tolerance, rtol=tolerance
-    )
-    assert repr(mine) == repr(theirs)
-
-
-@pytest.mark.parametrize(("name", "sample", "training"), _samples(torch.float64))
-def test_second_derivatives_agree_in_float64(name, sample, training):
-    found = []
-    for module in _pair(name, sample, torch.float64, training):
-        _, first, given = _called(module, sample)
-        wanted = sum(each.cos().sum() for each in first)
-        found.append(torch.autograd.grad(wanted, given, allow_unused=True))
-    torch.testing.assert_close(*found, atol=1e-9, rtol=1e-9)
+@pytest.mark.parametrize(
+    ("name", "sample", "training", "dtype", "tolerance"), [*_samples(EXACT, 1e-12), *_samples(FLOAT, 2e-4, 2)]
+)
+def test_modules_agree(name, sample, training, dtype, tolerance):
+    pair = _pair(name, sample, dtype, training)
+    *found, (second, wanted), states = zip(*(_called(module, sample, dtype) for module in pair), strict=True)
+    for got, want in (*found, states):
+        torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(second, wanted, atol=1e-9, rtol=1e-9)
+    assert repr(pair[0]) == repr(pair[1])
 
 
 def test_the_samples_are_there():

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import copy
-import pickle
 
 import pytest
 
-torch = pytest.importorskip("torch")
-nt = pytest.importorskip("normgen.torch")
-functional = torch.nn.functional
+from tests.torch.norms import drawn, functional, nt, torch
+from tests.torch.test_modules import copies
+
 EXACT = torch.float64
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def _drawn(module):
@@ -34,12 +28,11 @@ def _same(got, want, given, tolerance=1e-12):
     torch.testing.assert_close(*gradients, atol=tolerance, rtol=tolerance)
 
 
-def _draw(*shape, dtype=EXACT):
-    return torch.randn(shape, dtype=dtype, requires_grad=True)
+def _draw(*shape):
+    return drawn(*shape, dtype=EXACT)
 
 
-@pytest.mark.parametrize("affine", (True, False))
-@pytest.mark.parametrize("shape", (6, (2, 3)), ids=str)
+@pytest.mark.parametrize(("shape", "affine"), ((6, True), ((2, 3), True), ((2, 3), False)), ids=str)
 def test_add_rms_norm(shape, affine):
     norm = _drawn(nt.nn.AddRMSNorm(shape, elementwise_affine=affine, dtype=EXACT))
     dims = norm.normalized_shape
@@ -52,8 +45,7 @@ def test_add_rms_norm(shape, affine):
 
 
 @pytest.mark.parametrize("group_size", (None, 3))
-@pytest.mark.parametrize("first", (True, False))
-@pytest.mark.parametrize("shape", (6, (2, 3)), ids=str)
+@pytest.mark.parametrize(("shape", "first"), ((6, True), (6, False), ((2, 3), True)), ids=str)
 def test_gated_rms_norm(shape, first, group_size):
     norm = nt.nn.GatedRMSNorm(shape, 1e-3, norm_before_gate=first, group_size=group_size, dtype=EXACT)
     dims = _drawn(norm).normalized_shape
@@ -75,13 +67,7 @@ def test_ada_layer_norm(dims, between):
 
 @pytest.mark.parametrize(
     ("queries", "keys"),
-    [
-        ((2, 5, 32), (2, 5, 16)),
-        ((2, 5, 4, 8), (2, 5, 2, 8)),
-        ((2, 4, 5, 8), (2, 4, 5, 8)),
-        ((5, 8), (5, 8)),
-        ((2, 5, 32), (2, 5, 8)),
-    ],
+    [((2, 5, 32), (2, 5, 8)), ((2, 5, 4, 8), (2, 5, 2, 8)), ((2, 4, 5, 8), (2, 4, 5, 8)), ((5, 8), (5, 8))],
     ids=str,
 )
 def test_qk_norm(queries, keys):
@@ -113,23 +99,15 @@ MODULES = [
     (nt.nn.QKNorm, (8,), [(4, 16), (4, 8)]),
     (nt.nn.GroupNormSiLU, (2, 8), [(4, 8, 3)]),
 ]
-every_module = pytest.mark.parametrize(("kind", "arguments", "shapes"), MODULES)
 
 
-@every_module
-def test_kernels_agree_with_float64(kind, arguments, shapes):
-    module = _drawn(kind(*arguments))
-    given = [torch.randn(shape) for shape in shapes]
-    want = copy.deepcopy(module).double()(*(each.double() for each in given))
-    torch.testing.assert_close(module(*given), want, atol=2e-6, rtol=2e-6, check_dtype=False)
-
-
-@every_module
-def test_modules_are_copied_pickled_and_made_without_memory(kind, arguments, shapes):
-    module = kind(*arguments).double()
-    given = [_draw(*shape) for shape in shapes]
-    want = module(*given)
-    for each in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+@pytest.mark.parametrize(("kind", "arguments", "shapes"), MODULES)
+def test_kernels_agree_with_float64_and_modules_are_copied_and_made_without_memory(kind, arguments, shapes):
+    module, given = kind(*arguments), [_draw(*shape) for shape in shapes]
+    want = copy.deepcopy(module).double()(*given)
+    made = module(*(each.float() for each in given))
+    torch.testing.assert_close(made, want, atol=2e-6, rtol=2e-6, check_dtype=False)
+    for each in copies(module.double()):
         torch.testing.assert_close(each(*given), want, atol=0, rtol=0)
     if kind is nt.nn.AdaLayerNorm:
         return

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
-
 import pytest
 
 import normgen
 from normgen import bundled
+from tests.torch.norms import functional, nt, rms, torch
+from tests.torch.test_modules import copies
 
-torch = pytest.importorskip("torch")
-nt = pytest.importorskip("normgen.torch")
-from_spec = nt.nn.from_spec
+from_spec, close, exact = nt.nn.from_spec, torch.testing.assert_close, torch.float64
 
 SCALED = """
 norm scaled "A norm of two inputs, and one output after another."
@@ -32,17 +28,12 @@ output u[..., D] = z + x
 """
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def _scaled(**attrs):
-    return from_spec(SCALED, sizes={"D": 6}, init={"s": 0.5}, dtype=torch.float64, **attrs)
+    return from_spec(SCALED, sizes={"D": 6}, init={"s": 0.5}, dtype=exact, **attrs)
 
 
 def _draw(*shape):
-    return torch.randn(shape, dtype=torch.float64)
+    return torch.randn(shape, dtype=exact)
 
 
 def test_params_are_parameters_and_inputs_arguments():
@@ -50,24 +41,15 @@ def test_params_are_parameters_and_inputs_arguments():
     assert {name: tuple(p.shape) for name, p in norm.named_parameters()} == {"w": (6,), "s": ()}
     made = norm(x, z)
     want = 0.5 * x / x.abs().mean(-1, keepdim=True)
-    torch.testing.assert_close(tuple(made), (want, x + z))
-    torch.testing.assert_close(norm(z=z, x=x), made)
+    close(tuple(made), (want, x + z))
+    close(norm(z=z, x=x), made)
     made.y.sum().backward()
     assert norm.w.grad is not None and norm.s.grad is not None
-    torch.testing.assert_close(_scaled(twice=True)(x, z).y, 2 * want)
-
-
-def test_attrs_that_are_no_choices_may_be_changed():
-    norm, x = from_spec("rmsnorm", sizes={"D": 6}, eps=1e-3, dtype=torch.float64), _draw(4, 6)
-    for eps in (1e-3, 0.5):
-        norm.attrs["eps"] = eps
-        torch.testing.assert_close(norm(x), torch.nn.functional.rms_norm(x, (6,), None, eps))
+    close(_scaled(twice=True)(x, z).y, 2 * want)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    ((torch.float32, 2e-6), (torch.float64, 1e-12), (torch.bfloat16, 2e-2)),
-    ids=str,
+    ("dtype", "tolerance"), ((torch.float32, 2e-6), (exact, 1e-12), (torch.bfloat16, 2e-2)), ids=str
 )
 def test_states_are_buffers_and_a_choice_follows_the_mode(dtype, tolerance):
     mine = from_spec("batchnorm", sizes={"C": 6}, momentum=0.3, dtype=dtype)
@@ -79,50 +61,39 @@ def test_states_are_buffers_and_a_choice_follows_the_mode(dtype, tolerance):
             (each.train(training)(x), each.running_mean.to(dtype), each.running_var.to(dtype))
             for each in (mine, theirs)
         ]
-        torch.testing.assert_close(*outcomes, atol=tolerance, rtol=tolerance)
+        close(*outcomes, atol=tolerance, rtol=tolerance)
 
 
 def test_a_choice_that_is_given_does_not_follow_the_mode():
-    norm = from_spec("batchnorm", sizes={"C": 6}, training=False, dtype=torch.float64)
-    x = _draw(4, 6)
-    torch.testing.assert_close(norm.train()(x), x / (1 + 1e-5) ** 0.5)
+    norm, x = from_spec("batchnorm", sizes={"C": 6}, training=False, dtype=exact), _draw(4, 6)
+    close(norm.train()(x), x / (1 + 1e-5) ** 0.5)
 
 
 def test_what_is_omitted_takes_the_defaults_of_the_spec():
-    norm = from_spec("groupnorm", sizes={"(G C)": 6}, groups=3, omit=("b",), dtype=torch.float64)
+    norm = from_spec("groupnorm", sizes={"(G C)": 6}, groups=3, omit=("b",), dtype=exact)
     assert norm.b is None and norm.w.shape == (6,)
     x = _draw(4, 6, 5)
-    torch.testing.assert_close(norm(x), torch.nn.functional.group_norm(x, 3))
-    apart = from_spec("groupnorm", sizes={"C": 2}, groups=3)
-    assert apart.w.shape == (6,)
+    close(norm(x), functional.group_norm(x, 3))
+    apart = from_spec("groupnorm", sizes={"C": 2}, groups=3, omit=("b",))
+    assert repr(apart) == "groupnorm(w=(6,), b=None, groups=3, eps=1e-05)"
 
 
-def test_sources_are_those_of_load(tmp_path):
-    path = tmp_path / "mine.norm"
+def test_sources_are_those_of_load_and_numbers_may_be_changed(tmp_path):
+    path, x, norm = tmp_path / "mine.norm", _draw(4, 6), normgen.load("rmsnorm")
     path.write_text(bundled.read("rmsnorm").text)
-    norm = normgen.load("rmsnorm")
-    fixed = normgen.load("rmsnorm", eps=0.5)
-    x = _draw(4, 6)
     for source in ("rmsnorm", path, path.read_text(), norm, nt.load("rmsnorm")):
-        module = from_spec(source, sizes={"D": 6}, dtype=torch.float64, eps=0.5)
-        torch.testing.assert_close(module(x), torch.nn.functional.rms_norm(x, (6,), None, 0.5))
-    module = from_spec(fixed, sizes={"D": 6}, dtype=torch.float64)
-    torch.testing.assert_close(module(x), torch.nn.functional.rms_norm(x, (6,), None, 0.5))
-
-
-def test_the_representation_shows_the_spec():
-    norm = from_spec("groupnorm", sizes={"C": 2}, groups=3, omit=("b",))
-    assert repr(norm) == "groupnorm(w=(6,), b=None, groups=3, eps=1e-05)"
+        module = from_spec(source, sizes={"D": 6}, dtype=exact, eps=0.5)
+        close(module(x), rms(x, None, 0.5))
+    module.attrs["eps"] = 1e-3
+    close(module(x), rms(x, None, 1e-3))
+    fixed = from_spec(normgen.load("rmsnorm", eps=0.5), sizes={"D": 6}, dtype=exact)
+    close(fixed(x), rms(x, None, 0.5))
 
 
 def test_modules_are_copied_pickled_and_made_without_memory():
     norm, x, z = _scaled(), _draw(4, 6), _draw(4, 6)
-    saved = io.BytesIO()
-    torch.save(norm, saved)
-    saved.seek(0)
-    copies = copy.deepcopy(norm), pickle.loads(pickle.dumps(norm)), torch.load(saved, weights_only=False)
-    for each in copies:
-        torch.testing.assert_close(each(x, z), norm(x, z), atol=0, rtol=0)
+    for each in copies(norm):
+        close(each(x, z), norm(x, z), atol=0, rtol=0)
     meta = from_spec(SCALED, sizes={"D": 6}, init={"s": torch.nn.init.ones_}, device="meta")
     assert meta.w.device.type == "meta"
     meta.to_empty(device="cpu").reset_parameters()
