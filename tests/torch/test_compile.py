@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from tests.torch.norms import every_case, functional, gradients, nt, same, torch
+from tests.torch.norms import batch, drawn, every_case, gradients, nt, rms, same, torch
 
 testing = pytest.importorskip("torch._dynamo.testing")
 proxy_tensor = pytest.importorskip("torch.fx.experimental.proxy_tensor")
@@ -31,16 +31,14 @@ def _nodes(graph):
     ]
 
 
-def _compiled(function, **options):
-    """A function compiled whole, and what keeps the graphs that came of it."""
-    graphs = testing.AotEagerAndRecordGraphs()
-    return torch.compile(function, fullgraph=True, backend=graphs, **options), graphs
+def _compiled(function, backend="aot_eager", **options):
+    return torch.compile(function, fullgraph=True, backend=backend, **options)
 
 
 @every_case
 def test_a_compiled_norm_is_a_node_forward_and_a_node_backward(case):
-    norm, operands = case.mine, case.draw()
-    compiled, graphs = _compiled(lambda *operands: norm(*operands, eps=1e-4))
+    norm, operands, graphs = case.mine, case.draw(), testing.AotEagerAndRecordGraphs()
+    compiled = _compiled(lambda *operands: norm(*operands, eps=1e-4), graphs)
     same(compiled(*operands), case.theirs(*operands, eps=1e-4))
     same(gradients(compiled, operands), gradients(lambda *o: case.theirs(*o, eps=1e-4), operands))
     assert _nodes(graphs.graphs[0]) == [str(norm.ops.forward)]
@@ -50,12 +48,11 @@ def test_a_compiled_norm_is_a_node_forward_and_a_node_backward(case):
 
 @every_case
 def test_one_graph_serves_every_batch(case):
-    counter = testing.CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(case.mine, fullgraph=True, backend=counter, dynamic=True)
+    counter, (_, *params) = testing.CompileCounterWithBackend("aot_eager"), case.draw()
+    compiled = _compiled(case.mine, counter, dynamic=True)
     counts = set()
     for length in (6, 7, 9):  # none the length of another axis
-        x, *params = case.draw()
-        operands = [torch.randn(length, *x.shape[1:], requires_grad=True), *params]
+        operands = [drawn(length, *case.shapes[0][1:]), *params]
         same(compiled(*operands), case.theirs(*operands))
         same(gradients(compiled, operands), gradients(case.theirs, operands))
         counts.add(counter.frame_count)
@@ -64,46 +61,40 @@ def test_one_graph_serves_every_batch(case):
 
 def test_an_attr_may_change_from_call_to_call():
     norm, x = nt.load("rmsnorm"), torch.randn(3, 8)
-    compiled = torch.compile(lambda x, eps: norm(x, eps=eps), fullgraph=True, backend="aot_eager")
+    compiled = _compiled(lambda x, eps: norm(x, eps=eps))
     for eps in (1e-5, 1e-3, 0.5):
-        same(compiled(x, eps), functional.rms_norm(x, (8,), None, eps))
+        same(compiled(x, eps), rms(x, None, eps))
 
 
 def test_states_are_written_by_a_compiled_norm():
-    norm = nt.load("batchnorm")
-    x, w = torch.randn(4, 6, 5, requires_grad=True), torch.rand(6, requires_grad=True)
+    norm, x, w, graphs = nt.load("batchnorm"), drawn(4, 6, 5), drawn(6), testing.AotEagerAndRecordGraphs()
     mine, theirs = ([torch.zeros(6), torch.ones(6)] for _ in range(2))
-    compiled, graphs = _compiled(lambda x, w, m, v: norm(x, w, None, m, v, momentum=0.2))
+    compiled = _compiled(lambda x, w, m, v: norm(x, w, None, m, v, momentum=0.2), graphs)
     for _ in range(2):
-        got = compiled(x, w, *mine)
-        want = functional.batch_norm(x, *theirs, w, training=True, momentum=0.2)
+        got, want = compiled(x, w, *mine), batch(x, w, None, *theirs, momentum=0.2)
         same(got, want)
         same(mine, theirs)
-        same(torch.autograd.grad(got.sin().sum(), (x, w)), torch.autograd.grad(want.sin().sum(), (x, w)))
+        same(*(torch.autograd.grad(each.sin().sum(), (x, w)) for each in (got, want)))
     (graph,) = graphs.fw_graphs
     assert set(_nodes(graph)) == {str(norm.ops.forward), "aten.copy.default", "aten.copy_.default"}
 
 
 def test_several_outputs_and_saves_come_out_of_a_compiled_norm():
-    norm = nt.load("add_rmsnorm")
-    operands = [torch.randn(3, 8, requires_grad=True) for _ in range(2)]
+    norm, operands = nt.load("add_rmsnorm"), [drawn(3, 8), drawn(3, 8)]
     for function in (norm, norm.with_saved):
-        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-        got, want = compiled(*operands), function(*operands)
+        got, want = _compiled(function)(*operands), function(*operands)
         assert got._fields == want._fields
         same(tuple(got), tuple(want))
-        found = [torch.autograd.grad(h.sin().sum() + y.cos().sum(), operands) for h, y, *_ in (got, want)]
-        same(*found)
+        same(*(torch.autograd.grad(h.sin().sum() + y.cos().sum(), operands) for h, y, *_ in (got, want)))
 
 
 def test_inductor_compiles_what_is_around_a_norm():
-    norm = nt.load("rmsnorm")
-    operands = [torch.randn(4, 64, requires_grad=True), torch.rand(64, requires_grad=True)]
+    norm, operands = nt.load("rmsnorm"), [drawn(4, 64), drawn(64)]
 
     def block(x, w):
         return norm(x.exp(), w).tanh()
 
-    same(gradients(torch.compile(block, fullgraph=True), operands), gradients(block, operands))
+    same(gradients(_compiled(block, "inductor"), operands), gradients(block, operands))
 
 
 class Model(torch.nn.Module):
@@ -147,12 +138,3 @@ def test_make_fx_sees_operators(case, mode):
     ours = [node for node in _nodes(graph) if node.startswith("normgen")]
     assert ours == [str(norm.ops.forward), str(norm.ops.backward)]
     same(graph(*operands), gradients(case.theirs, operands))
-
-
-def test_compiled_autograd_follows_a_recorded_norm():
-    enable = pytest.importorskip("torch._dynamo.compiled_autograd")._enable
-    norm = nt.load("rmsnorm")
-    operands = [torch.randn(3, 8, requires_grad=True), torch.rand(8, requires_grad=True)]
-    with enable(torch.compile(backend="aot_eager", fullgraph=True)):
-        got = gradients(norm, operands)
-    same(got, gradients(norm, operands))

@@ -7,11 +7,10 @@ from functools import wraps
 
 import pytest
 
-torch = pytest.importorskip("torch")
-nt = pytest.importorskip("normgen.torch")
-nn = torch.nn
+from tests.torch.norms import drawn, nt, torch
+from tests.torch.test_lookalikes import EarlyNorm
 
-from tests.torch.test_lookalikes import EarlyNorm  # noqa: E402
+nn, fusing = torch.nn, pytest.importorskip("normgen.torch.patching.fusing")
 
 
 class Block(nn.Module):
@@ -100,44 +99,45 @@ class Hidden(Block):
     forward = _decorated(Prenorm.forward)
 
 
-FUSED = [Prenorm, Named, Three, Wrapped]
-
-
-def _run(model, x):
+def slopes(model, x):
+    """The result, and the gradients of its sine by x and all parameters."""
     x = x.clone().requires_grad_()
     model.zero_grad()
     y = model(x)
     y.float().sin().sum().backward()
-    return [y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+    found = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in model.parameters()]
+    return [y.detach(), x.grad, *(gradient.clone() for gradient in found)]
 
 
-def _count_sums(monkeypatch):
-    """How often a norm is called with a sum, from now on."""
-    fusing = pytest.importorskip("normgen.torch.patching.fusing")
+def agree(ours, theirs):
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-4)
+
+
+@pytest.fixture
+def sums(monkeypatch):
+    """The norms that are called with a sum."""
     calls = []
     compute = fusing.compute
     monkeypatch.setattr(fusing, "compute", lambda *given: calls.append(1) or compute(*given))
     return calls
 
 
-@pytest.mark.parametrize("cls", FUSED)
-def test_a_sum_and_its_norm_become_one_call(cls, monkeypatch):
-    torch.manual_seed(0)
+@pytest.mark.parametrize("cls", (Prenorm, Named, Three, Wrapped))
+def test_a_sum_and_its_norm_become_one_call(cls, sums):
     model, x = cls(), torch.randn(3, 5, 32)
-    want = _run(model, x)
+    want = slopes(model, x)
     report = nt.patch(model, fuse=True)
     assert [(each.name, each.type, each.spec) for each in report.fused] == [
         ("", cls.__name__, "sum and rmsnorm_llama (after)")
     ]
-    calls = _count_sums(monkeypatch)
-    got = _run(model, x)
-    assert calls == [1]
-    for ours, theirs in zip(got, want, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-4)
+    agree(slopes(model, x), want)
+    assert sums == [1]
+    made = copy.deepcopy(model)
+    assert type(made) is type(model) and torch.equal(made(x), model(x))
+    assert cls is not Wrapped or made.calls == 3  # before, after and as a copy
 
 
 def test_bfloat16_rounds_where_it_did():
-    torch.manual_seed(0)
     model, x = Prenorm().bfloat16(), torch.randn(16, 32).bfloat16()
     want = model(x)
     nt.patch(model, fuse=True)
@@ -160,62 +160,33 @@ def test_fusing_is_off_by_default_and_comes_later_too():
     assert type(model) is Prenorm
 
 
-def test_hooks_of_the_norm_are_called(monkeypatch):
-    model = Prenorm()
-    nt.patch(model, fuse=True)
-    seen = []
-    model.after.register_forward_hook(lambda module, given, made: seen.append(made.shape))
-    calls = _count_sums(monkeypatch)
-    model(torch.randn(2, 32))
-    assert seen == [(2, 32)] and not calls
-
-
-def test_sums_of_different_types_and_shapes_are_added_first(monkeypatch):
-    model = Named()
-    x = torch.randn(1, 32)
-    model.mix.forward = lambda x: torch.ones(3, 32)
-    want = model(x)
-    nt.patch(model, fuse=True)
-    calls = _count_sums(monkeypatch)
-    torch.testing.assert_close(model(x), want, atol=2e-6, rtol=2e-5)
-    assert not calls
+def test_where_a_sum_is_no_operand_or_its_norm_another_the_norm_is_called_by_itself(sums):
+    seen, x = [], torch.randn(1, 32)
+    hooked, widened, restored = models = Prenorm(), Named(), Prenorm()
+    widened.mix.forward = lambda x: torch.ones(3, 32)
+    want = [model(x) for model in models]
+    for model in models:
+        nt.patch(model, fuse=True)
+    hooked.after.register_forward_hook(lambda module, given, made: seen.append(made.shape))
+    nt.unpatch(restored.after)
+    agree([model(x) for model in models], want)
+    assert seen == [(1, 32)] and not sums
 
 
 @pytest.mark.parametrize("fuse", [False, True])
 def test_compilers_see_one_graph(fuse):
-    torch.manual_seed(0)
     model, x = Prenorm(), torch.randn(3, 32)
-    want = _run(model, x)
+    want = slopes(model, x)
     nt.patch(model, fuse=fuse)
-    got = _run(torch.compile(model, backend="aot_eager", fullgraph=True), x)
-    for ours, theirs in zip(got, want, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-4)
-
-
-def test_fused_blocks_are_copied():
-    model = Wrapped()
-    nt.patch(model, fuse=True)
-    made, x = copy.deepcopy(model), torch.randn(2, 32)
-    assert type(made) is type(model) and torch.equal(made(x), model(x))
-    assert made.calls == 1
-
-
-def test_a_norm_that_was_put_back_is_called_by_itself(monkeypatch):
-    model, x = Prenorm(), torch.randn(2, 32)
-    want = model(x)
-    nt.patch(model, fuse=True)
-    nt.unpatch(model.after)
-    calls = _count_sums(monkeypatch)
-    torch.testing.assert_close(model(x), want, atol=2e-6, rtol=2e-5)
-    assert not calls
+    agree(slopes(torch.compile(model, backend="aot_eager", fullgraph=True), x), want)
 
 
 @pytest.mark.parametrize("spec", ["rmsnorm", "rmsnorm_llama", "rmsnorm_zero_centred"])
 def test_sums_and_norms_have_derivatives_of_any_order(spec):
-    norm = nt.load(pytest.importorskip("normgen.torch.patching.fusing").ADDED[spec])
-    operands = [
-        torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 3), (2, 3), (3,))
-    ]
+    norm, operands = (
+        nt.load(fusing.ADDED[spec]),
+        [drawn(*s, dtype=torch.float64) for s in ((2, 3), (2, 3), (3,))],
+    )
     assert torch.autograd.gradcheck(norm, operands)
     assert torch.autograd.gradgradcheck(norm, operands)
     h, y = norm(*[operand.bfloat16() for operand in operands])

@@ -1,13 +1,14 @@
-"""Norms in PyTorch on a GPU: graphs, streams, devices, threads, and all that surrounds a call there."""
+"""Norms in PyTorch on a GPU: graphs, streams, devices, threads, known calls in C++, and all that surrounds a
+call there."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 
+from normgen.devices.executors import context_of
+from normgen.torch.native import EXTENSION
 from tests.threads import at_once
-from tests.torch.norms import CASES, every_case, functional, gradients, nt, same, torch
+from tests.torch.norms import CASES, batch, every_case, gradients, nt, same, torch
 
 DEVICE = "cuda"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -18,33 +19,18 @@ def _draw(case, device=DEVICE):
     return [each.detach().to(device).requires_grad_() for each in case.draw()]
 
 
-@contextmanager
-def _deterministic():
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-@contextmanager
-def _unsynchronized():
-    """Raise where the host waits for the device."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-def _warm(run):
-    """Run on a stream of its own, as PyTorch asks before a capture."""
+def _captured(run):
+    """What a run makes, and the graph that makes it again."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream):  # as PyTorch asks before a capture
         for _ in range(3):
             run()
     torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        made = run()
+    return made, graph
 
 
 # --------------------------------------------------------------------------- results
@@ -67,10 +53,9 @@ def test_images_whose_channels_lie_innermost(shape):
     format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     x = torch.randn(shape, device=DEVICE).to(memory_format=format).requires_grad_()
     operands = [x, *_draw(case)[1:]]
-    got, want = case.mine(*operands), case.theirs(*operands)
-    same(got, want)
-    found, expected = gradients(case.mine, operands), gradients(case.theirs, operands)
-    same(found, expected)
+    got, found = case.mine(*operands), gradients(case.mine, operands)
+    same(got, case.theirs(*operands))
+    same(found, gradients(case.theirs, operands))
     assert all(each.is_contiguous(memory_format=format) for each in (got, found[0]))
 
 
@@ -80,10 +65,11 @@ def test_float64_has_one_clear_error():
 
 
 @every_case
-def test_deterministic_algorithms_give_the_same_bits(case):
+def test_deterministic_algorithms_give_the_same_bits(case, request):
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+    torch.use_deterministic_algorithms(True)
     operands = _draw(case)
-    with _deterministic():
-        first, second = (gradients(case.mine, operands) for _ in range(2))
+    first, second = (gradients(case.mine, operands) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -106,41 +92,31 @@ def test_autocast_gives_the_element_types_of_pytorch(name, dtype):
 @every_case
 def test_a_captured_step_is_replayed_on_new_data(case):
     norm, operands = case.mine, _draw(case)
-    _warm(lambda: gradients(norm, operands))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = norm(*operands)
-        found = torch.autograd.grad(y.sin().sum(), operands)
-    for seed in (1, 2):
-        torch.manual_seed(seed)
+    (y, *found), graph = _captured(lambda: (norm(*operands), *gradients(norm, operands)))
+    for _ in range(2):
         with torch.no_grad():
             for operand in operands:
                 operand.copy_(torch.randn_like(operand))
         graph.replay()
         same(y, case.theirs(*operands))
-        same(found, gradients(case.theirs, operands))
+        same(tuple(found), gradients(case.theirs, operands))
 
 
 def test_states_are_updated_by_every_replay():
     norm, x = nt.load("batchnorm"), torch.randn(4, 6, 5, device=DEVICE)
-    mean, var = torch.zeros(6, device=DEVICE), torch.ones(6, device=DEVICE)
-    _warm(lambda: norm(x, running_mean=mean, running_var=var))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        norm(x, running_mean=mean, running_var=var)
-    mean.zero_()
-    var.fill_(1)
-    their_mean, their_var = mean.clone(), var.clone()
+    mine, theirs = ([torch.zeros(6, device=DEVICE), torch.ones(6, device=DEVICE)] for _ in range(2))
+    _, graph = _captured(lambda: norm(x, None, None, *mine))
+    for state, start in zip(mine, theirs, strict=True):
+        state.copy_(start)
     for _ in range(3):
         graph.replay()
-        functional.batch_norm(x, their_mean, their_var, training=True)
-    same((mean, var), (their_mean, their_var))
+        batch(x, None, None, *theirs)
+    same(mine, theirs)
 
 
 def test_graphed_callables_train():
-    norm = nt.nn.LayerNorm(8, device=DEVICE)
-    theirs = torch.nn.LayerNorm(8, device=DEVICE)
-    graphed = torch.cuda.make_graphed_callables(norm, (torch.randn(3, 8, device=DEVICE, requires_grad=True),))
+    mine, theirs = (home.LayerNorm(8, device=DEVICE) for home in (nt.nn, torch.nn))
+    graphed = torch.cuda.make_graphed_callables(mine, (torch.randn(3, 8, device=DEVICE, requires_grad=True),))
     for _ in range(2):
         x = torch.randn(3, 8, device=DEVICE, requires_grad=True)
         same(gradients(graphed, [x]), gradients(theirs, [x]))
@@ -151,20 +127,20 @@ def test_reduce_overhead_compiles_and_replays(case):
     torch._dynamo.reset()
     norm = case.mine
     compiled = torch.compile(lambda *o: norm(*o).cos(), fullgraph=True, mode="reduce-overhead")
-    for seed in range(4):  # warm-up, capture, replays
-        torch.manual_seed(seed)
-        operands = [torch.randn_like(each).requires_grad_() for each in _draw(case)]
+    for _ in range(4):  # warm-up, capture, replays
+        operands = _draw(case)
         torch.compiler.cudagraph_mark_step_begin()
         found = [each.clone() for each in gradients(compiled, operands)]
         same(found, list(gradients(lambda *o: case.theirs(*o).cos(), operands)))
 
 
-def test_calls_do_not_wait_for_the_device():
+def test_calls_do_not_wait_for_the_device(request):
     norm = nt.load("rmsnorm")
     operands = [torch.randn(3, 8, device=DEVICE).requires_grad_(), torch.rand(8, device=DEVICE)]
     gradients(norm, operands[:1])
-    with _unsynchronized():
-        gradients(lambda x: norm(x, operands[1]), operands[:1])
+    request.addfinalizer(lambda: torch.cuda.set_sync_debug_mode("default"))
+    torch.cuda.set_sync_debug_mode("error")  # where the host waits
+    for _ in range(2):
         gradients(lambda x: norm(x, operands[1]), operands[:1])
 
 
@@ -218,3 +194,65 @@ def test_threads_do_not_disturb_one_another(case):
         same(found, want)
 
     at_once(*[work] * 4)
+
+
+# --------------------------------------------------------------------------- known calls in C++
+
+
+@pytest.fixture
+def python(runs):
+    """The steps that run in Python."""
+    if not context_of(("cuda", 0)).launch_address:
+        pytest.skip("this launcher keeps its functions to itself")
+    if EXTENSION.build() is None:
+        pytest.skip(EXTENSION.fault)
+    return runs
+
+
+def _known(run, python):
+    """What the last of some calls makes, which does without Python."""
+    for _ in range(3):  # the first is in Python, the second in C++ but for its scratch memory
+        python.clear()
+        found = run()
+    assert python == []
+    return found
+
+
+@every_case
+def test_known_calls_and_their_backwards_need_no_python(case, python):
+    operands = _draw(case)
+    cotangent = torch.randn_like(operands[0])
+    want = torch.autograd.grad(case.theirs(*operands), operands, cotangent)
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            found = _known(lambda: torch.autograd.grad(case.mine(*operands), operands, cotangent), python)
+        torch.cuda.synchronize()
+        same(found, want)
+
+
+def test_batch_norms_in_training_need_no_python(python):
+    mine, theirs = (home.BatchNorm2d(8, device=DEVICE) for home in (nt.nn, torch.nn))
+    x = torch.randn(4, 8, 6, 6, device=DEVICE, requires_grad=True)
+    found = _known(lambda: gradients(lambda x, *_: mine(x), [x, mine.weight, mine.bias]), python)
+    for _ in range(3):
+        want = gradients(lambda x, *_: theirs(x), [x, theirs.weight, theirs.bias])
+    same(found, want, 1e-4)
+    same(dict(mine.state_dict()), dict(theirs.state_dict()))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_a_captured_call_of_long_rows_is_replayed(dtype, python):
+    norm, about = nt.load("rmsnorm"), {"device": DEVICE, "dtype": dtype}
+    x, w = torch.randn(64, 4096, **about, requires_grad=True), torch.rand(4096, **about, requires_grad=True)
+    cotangent = torch.randn(64, 4096, **about)
+
+    def step():
+        return torch.autograd.grad(norm(x, w), (x, w), cotangent)
+
+    _known(step, python)
+    found, graph = _captured(step)
+    with torch.no_grad():
+        x.copy_(torch.randn_like(x))
+    graph.replay()
+    same(found, step(), 1e-4)

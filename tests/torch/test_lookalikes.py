@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
-nt = pytest.importorskip("normgen.torch")
+from tests.torch.norms import nt, torch
+
 nn = torch.nn
 SHORT = (torch.bfloat16, torch.float16)
 
@@ -31,7 +31,7 @@ class EarlyNorm(Norm):
 
 class T5Norm(Norm):
     def forward(self, x):
-        y = x * torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + self.eps)
+        y = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
         return self.weight * (y.to(self.weight.dtype) if self.weight.dtype in SHORT else y)
 
 
@@ -69,19 +69,12 @@ class PlainNorm(Norm):
 
 
 class Float32LayerNorm(nn.LayerNorm):
-    def __init__(self):
-        super().__init__(32)
-
     def forward(self, x):
-        return nn.functional.layer_norm(
-            x.float(), self.normalized_shape, self.weight.float(), self.bias.float(), self.eps
-        ).to(x.dtype)
+        weight, bias = self.weight.float(), self.bias.float()
+        return nn.functional.layer_norm(x.float(), (32,), weight, bias, self.eps).to(x.dtype)
 
 
 class LayerNorm2d(nn.LayerNorm):
-    def __init__(self):
-        super().__init__(32)
-
     def forward(self, x):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
@@ -137,7 +130,7 @@ def _report(module, **options):
 
 @pytest.mark.parametrize(("cls", "spec"), KNOWN)
 def test_a_norm_is_told_by_what_it_computes(cls, spec):
-    module = cls()
+    module = cls(32) if issubclass(cls, nn.LayerNorm) else cls()
     x = torch.randn(2, 32, 3, 4) if spec == "layernorm2d" else torch.randn(5, 32)
     theirs, ours = x.clone().requires_grad_(), x.clone().requires_grad_()
     want = module(theirs)
@@ -166,18 +159,15 @@ def test_what_does_not_run_here_is_left():
 @pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize("cls", [EarlyNorm, LateNorm, GemmaNorm])
 def test_rounding_points_are_kept(cls, dtype):
-    module = cls().to(dtype)
-    x = torch.randn(64, 32).to(dtype)
+    module, x = cls().to(dtype), torch.randn(64, 32).to(dtype)
     want = module(x)
     assert _report(module)
     assert (module(x) != want).float().mean() < 0.02
 
 
 def test_rounding_once_is_asked_for_and_said():
-    module = EarlyNorm().to(torch.bfloat16)
-    exact = LateNorm().float()
+    module, exact, x = EarlyNorm().to(torch.bfloat16), LateNorm(), torch.randn(64, 32).bfloat16()
     exact.load_state_dict(module.state_dict())
-    x = torch.randn(64, 32).bfloat16()
     found = _report(module, dtype="once")
     assert (found.spec, found.note) == (
         "rmsnorm",
@@ -188,19 +178,16 @@ def test_rounding_once_is_asked_for_and_said():
 
 
 def test_element_types_that_do_not_agree_run_as_before():
-    module = EarlyNorm()
-    x = torch.randn(4, 32).bfloat16()
+    module, x = EarlyNorm(), torch.randn(4, 32).bfloat16()
     want = module(x)
     assert "as before in bfloat16 with float32" in _report(module).note
     assert want.dtype is torch.float32 and torch.equal(module(x), want)
-    plain = PlainNorm()
-    assert _report(plain).note.startswith("as before in bfloat16, float16, ")
+    assert _report(PlainNorm()).note.startswith("as before in bfloat16, float16, ")
 
 
 @pytest.mark.parametrize("cls", [PlainNorm, LateNorm])
 def test_float64_is_computed_as_the_module_does(cls):
-    module = cls().double()
-    x = torch.randn(4, 32, dtype=torch.float64, requires_grad=True)
+    module, x = cls().double(), torch.randn(4, 32, dtype=torch.float64, requires_grad=True)
     want = module(x)
     (slopes,) = torch.autograd.grad(want.sin().sum(), x)
     assert _report(module)
@@ -209,16 +196,11 @@ def test_float64_is_computed_as_the_module_does(cls):
     torch.testing.assert_close(torch.autograd.grad(got.sin().sum(), x)[0], slopes, atol=1e-13, rtol=1e-12)
 
 
-def test_autocast_changes_no_element_type():
-    module = EarlyNorm().bfloat16()
-    x = torch.randn(4, 32).bfloat16()
+def test_autocast_changes_no_element_type_and_modes_of_the_caller_do_not_mislead():
+    module, x = EarlyNorm().bfloat16(), torch.randn(4, 32).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         want = module(x)
         nt.patch(module)
         assert module(x).dtype is want.dtype is torch.bfloat16
-
-
-def test_modes_of_the_caller_do_not_mislead():
     with torch.device("meta"), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        module = EarlyNorm()
-        assert _report(module).spec == "rmsnorm_llama"
+        assert _report(EarlyNorm()).spec == "rmsnorm_llama"

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-torch = pytest.importorskip("torch")
-nt = pytest.importorskip("normgen.torch")
-functional = torch.nn.functional
+from tests.torch.norms import functional, nt, torch
 
 STEPS = 10
 
@@ -59,16 +57,9 @@ FLOAT64, FLOAT32, BFLOAT16 = 1e-10, 2e-4, 0.06
 def llama():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-    )
-    return transformers.LlamaForCausalLM(config)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 32}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
 
 
 def _llama_loss(model):

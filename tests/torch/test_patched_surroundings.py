@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
-from tests.torch.test_fusing import Prenorm, nn, nt, torch
+from tests.torch.norms import nt, torch
+from tests.torch.test_fusing import Prenorm, agree, slopes
 from tests.torch.test_lookalikes import EarlyNorm
 
 checkpointing = pytest.importorskip("torch.utils.checkpoint")
-
-
-def _agree(ours, theirs):
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-4)
-
-
-def _slopes(model, x):
-    model.zero_grad()
-    y = model(x)
-    y.sin().sum().backward()
-    gradients = [
-        p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in model.parameters()
-    ]
-    return [y.detach(), *(gradient.clone() for gradient in gradients)]
+nn = torch.nn
 
 
 @pytest.fixture
 def blocks():
-    torch.manual_seed(0)
     return nn.Sequential(Prenorm(), Prenorm(), EarlyNorm())
 
 
@@ -44,56 +32,47 @@ def mesh(tmp_path):
         distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("order", ["patch first", "shard first"])
-def test_sharded_models_are_patched(blocks, mesh, order):
+def test_sharded_models_are_patched_before_and_after(blocks, mesh):
     fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
-    x = torch.randn(3, 32)
-    want = _slopes(blocks, x)
+    x, later = torch.randn(3, 32), copy.deepcopy(blocks)
+    want = slopes(blocks, x)
 
-    def shard():
+    def shard(blocks):
         for block in (*blocks, blocks):
             fully_shard(block, mesh=mesh)
 
-    if order == "shard first":
-        shard()
-    report = nt.patch(blocks, fuse=True)
-    assert len(report.replaced) == 5
-    if order == "patch first":
-        shard()
-    _agree(_slopes(blocks, x), want)
-    if order == "patch first":
-        with pytest.raises(RuntimeError, match=r"0 became a FSDPPrenorm after it was patched"):
-            nt.unpatch(blocks)
-    else:
+    shard(later)
+    assert len(nt.patch(blocks, fuse=True).replaced) == len(nt.patch(later, fuse=True).replaced) == 5
+    shard(blocks)
+    agree(slopes(blocks, x), want)
+    agree(slopes(later, x), want)
+    with pytest.raises(RuntimeError, match=r"0 became a FSDPPrenorm after it was patched"):
         nt.unpatch(blocks)
-        _agree(_slopes(blocks, x), want)
+    nt.unpatch(later)
+    agree(slopes(later, x), want)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_blocks_are_fused(blocks, reentrant):
-    x = torch.randn(3, 32, requires_grad=True)
-    want = _slopes(blocks, x)
+    x = torch.randn(3, 32)
+    want = slopes(blocks, x)
     nt.patch(blocks, fuse=True)
 
-    class Checkpointed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = blocks
-
+    class Checkpointed(nn.Sequential):
         def forward(self, x):
-            for block in self.blocks:
+            for block in self:
                 x = checkpointing.checkpoint(block, x, use_reentrant=reentrant)
             return x
 
-    _agree(_slopes(Checkpointed(), x), want)
+    agree(slopes(Checkpointed(*blocks), x), want)
 
 
 def test_parallel_copies_share_what_was_patched(blocks, mesh):
     x = torch.randn(3, 32)
-    want = _slopes(blocks, x)
+    want = slopes(blocks, x)
     parallel = torch.nn.parallel.DistributedDataParallel(blocks)
     assert len(nt.patch(parallel, fuse=True).fused) == 2
-    _agree(_slopes(parallel, x), want)
+    agree(slopes(parallel, x), want)
 
 
 def test_gradients_of_samples(blocks):
@@ -106,8 +85,8 @@ def test_gradients_of_samples(blocks):
 
     gradient = torch.func.grad(loss)
     got = torch.vmap(gradient, in_dims=(None, 0))(parameters, x)
-    for name, each in got.items():
-        _agree([each], [torch.stack([gradient(parameters, one)[name] for one in x])])
+    each = [gradient(parameters, one) for one in x]
+    agree(got, {name: torch.stack([one[name] for one in each]) for name in got})
 
 
 def test_a_state_dict_of_either_loads_into_the_other(blocks):
