@@ -113,10 +113,8 @@ def test_a_norm_runs_both_ways_on_the_device(driver: FakeDriver, norm: Norm) -> 
 
 
 FORMULAS: dict[str, Callable[..., Any]] = {
-    "elementwise": lambda a, b: ((a * b - a) * 2.0 + 0.5 - b).sum(),
-    "used often": lambda a, b: (a + a * a + (a - b) * a).sum() * 0.25,
+    "elementwise": lambda a, b: ((a * b - a) * 2.0 + 0.5 - b + (1.0 - a * -b) * a).sum() * 0.25,
     "reshaped": lambda a, b: (a.reshape(4, 3) * b.reshape(-1, 3)).reshape(12).sum(),
-    "negative": lambda a, b: (1.0 - a * -b).sum(),
 }
 
 
@@ -165,11 +163,7 @@ HALF = np.ones((2, 2), np.float16)
         (lambda: _gpu(2, 2) + _gpu(2), ValueError, "needs equal shapes"),
         (lambda: Tensor(Gpu.of(HALF)) * 2, TypeError, "for float32, not for float16"),
         (lambda: _gpu(2, 2, strides=(4, 8)) + 1, TypeError, "on a strided GPUArray"),
-        (
-            lambda: _device(2, 2) + 1,
-            TypeError,
-            r"\+ is there for NumPy and PyCUDA arrays, not for DeviceArray",
-        ),
+        (lambda: _device(2, 2) + 1, TypeError, r"\+ is there for NumPy and PyCUDA arrays, not for Device"),
         (lambda: _device(1).backward(), TypeError, r"backward\(\) without grad is there for"),
         (lambda: _gpu(2, 2).backward(draw(2, 2)), ValueError, "grad and the tensor are not on one device"),
     ],
@@ -188,8 +182,7 @@ def test_what_pycuda_cannot_add_says_so(driver: FakeDriver) -> None:
 
 def _gpu(*shape: int, strides: Any = None) -> Tensor:
     array = Gpu.of(draw(*shape))
-    if strides is not None:
-        array.strides = strides
+    array.strides = strides or array.strides
     return Tensor(array, requires_grad=True)
 
 

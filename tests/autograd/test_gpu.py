@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import normgen
 from normgen.autograd import Tensor, apply
 from normgen.devices.cuda import executor as cuda
 from normgen.errors import MachineError
-from tests.autograd.drawing import draw
+from tests.autograd.drawing import draw, load
 
 pytestmark = pytest.mark.gpu
-
-f32 = np.float32
 
 
 @pytest.fixture
@@ -34,23 +31,22 @@ def gpuarray() -> Iterator[Any]:
     driver.Context.pop()
 
 
-def train(make: Any, steps: int = 3) -> list[Any]:
+def train(make: Any) -> list[Any]:
     """Three steps of gradient descent; the losses, then every leaf."""
-    rms, add, ln = (normgen.load(name) for name in ("rmsnorm", "add_rmsnorm", "layernorm"))
-    x, residual = (Tensor(make(draw(64, 256, seed=i)), requires_grad=True) for i in range(2))
-    w, g, b = (Tensor(make(draw(256, seed=2 + i)), requires_grad=True) for i in range(3))
-    leaves, losses = (x, residual, w, g, b), []
-    for _ in range(steps):
-        first = apply(rms, x, w).y
-        h, second = apply(add, first * 0.5, residual, w)
-        third = apply(ln, second + h - x, g, b).y
+    shapes = ((64, 256), (64, 256), (256,), (256,), (256,))
+    leaves = [Tensor(make(draw(*shape, seed=i)), requires_grad=True) for i, shape in enumerate(shapes)]
+    (x, residual, w, g, b), losses = leaves, []
+    for _ in range(3):
+        first = apply(load("rmsnorm"), x, w).y
+        h, second = apply(load("add_rmsnorm"), first * 0.5, residual, w)
+        third = apply(load("layernorm"), second + h - x, g, b).y
         error = third.reshape(-1, 128) * -third.reshape(128, 128) + 1.0
         loss = (error * error).sum() * (1 / error.data.size)
         loss.backward()
         losses.append(loss.item())
         for leaf in leaves:
             assert type(leaf.grad) is type(leaf.data)
-            leaf.data -= leaf.grad * f32(0.01)
+            leaf.data -= leaf.grad * np.float32(0.01)
             leaf.zero_grad()
     return [losses, *(leaf.data for leaf in leaves)]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen.autograd import Tensor
@@ -18,18 +19,14 @@ f32 = np.float32
 
 Function = Callable[..., Any]
 FORMULAS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
-    "add": (lambda a, b: a + b, ((3, 4), (3, 4))),
-    "elementwise": (lambda a, b: -(a - b) * b, ((3, 4), (3, 4))),
+    "elementwise": (lambda a, b: -(a - b) * b + a * a * a, ((3, 4), (3, 4))),
     "numbers": (lambda a: 1.5 - (2 * (a + 3) - 1) * 0.25, ((5,),)),
     "constants": (lambda a: draw(5) * a - draw(5, seed=2) + (a - draw(5)), ((5,),)),
-    "cube": (lambda a: a * a * a, ((4,),)),
-    "matrices": (lambda a, b: a @ b, ((3, 4), (4, 2))),
-    "a matrix by itself": (lambda a: a @ a @ a, ((3, 3),)),
+    "matrices": (lambda a, b: a @ a @ b, ((3, 3), (3, 2))),
     "constant matrices": (lambda a: draw(2, 3) @ a @ draw(4, 2), ((3, 4),)),
     "reshape": (lambda a, b: a.reshape(4, 3) @ b.reshape((3, 4)) * 2, ((3, 4), (2, 6))),
     "reshape and as it was": (lambda a: a.reshape(-1) * a.reshape(12), ((3, 4),)),
     "sum": (lambda a, b: (a * b).sum() * a.sum(), ((3, 4), (3, 4))),
-    "0-d": (lambda a, b: a * b + a, ((), ())),
     "nothing in it": (lambda a: (a * 2).sum(), ((0, 3),)),
 }
 
@@ -59,38 +56,33 @@ def test_operators_and_their_gradients(name: str) -> None:
         np.testing.assert_allclose(each.grad, expected, rtol=1e-4, atol=1e-4)
 
 
-@given(st.lists(st.sampled_from(["+", "-", "*"]), min_size=1, max_size=12), st.randoms(use_true_random=False))
+SIGNS: dict[str, tuple[Function, Function]] = {  # with the derivative, by those of both operands
+    "+": (operator.add, lambda a, b, da, db: da + db),
+    "-": (operator.sub, lambda a, b, da, db: da - db),
+    "*": (operator.mul, lambda a, b, da, db: da * b + a * db),
+}
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*SIGNS]), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_random_graphs_of_whole_numbers_are_exact(signs: list[str], random: Any) -> None:
-    """Forward-mode derivatives in Python's integers say what every leaf must get."""
+    """Forward-mode derivatives in whole numbers say what every leaf must get."""
     leaves = [Tensor(float(random.randint(-2, 2)), requires_grad=True) for _ in range(3)]
-    pool = [(each, [int(i == j) for j in range(3)]) for i, each in enumerate(leaves)]
+    pool = list(zip(leaves, np.eye(3), strict=True))
     for sign in signs:
         (a, da), (b, db) = random.choice(pool), random.choice(pool)
-        x, y = int(a.item()), int(b.item())
-        if abs(x) > 1000 or abs(y) > 1000 or max(map(abs, da + db)) > 1000:
-            continue
-        match sign:
-            case "+":
-                pool.append((a + b, [p + q for p, q in zip(da, db, strict=True)]))
-            case "-":
-                pool.append((a - b, [p - q for p, q in zip(da, db, strict=True)]))
-            case "*":
-                pool.append((a * b, [p * y + x * q for p, q in zip(da, db, strict=True)]))
+        if max(abs(a.item()), abs(b.item()), *abs(da), *abs(db)) <= 1000:
+            made, derivative = SIGNS[sign]
+            pool.append((made(a, b), derivative(a.item(), b.item(), da, db)))
     root, wanted = pool[-1]
     root.backward()
-    got = [0 if each.grad is None else int(each.grad) for each in leaves]
-    assert got == wanted
+    assert [0 if each.grad is None else each.grad for each in leaves] == list(wanted)
 
 
 @pytest.mark.parametrize(
     ("make", "fault", "words"),
     [
-        (
-            lambda: leaf(2, 3) + leaf(3),
-            ValueError,
-            r"\+ needs equal shapes, not \(2, 3\) and \(3,\): there is",
-        ),
-        (lambda: leaf(2, 3) * leaf(3, 2), ValueError, r"\* needs equal shapes"),
+        (lambda: leaf(2, 3) + leaf(3), ValueError, r"\+ needs equal shapes, not \(2, 3\) and \(3,\): there"),
         (lambda: leaf(2, 3) @ leaf(2, 3), ValueError, r"@ needs shapes \(m, k\) and \(k, n\)"),
         (lambda: leaf(2, 3).reshape(4), ValueError, r"reshape from \(2, 3\) to \(4,\)"),
         (lambda: leaf(2, 3).reshape(-1, 4), ValueError, "reshape from"),
@@ -98,14 +90,9 @@ def test_random_graphs_of_whole_numbers_are_exact(signs: list[str], random: Any)
         (lambda: Tensor(np.ones(2, np.float16)) + 1, TypeError, "for float32, not for float16: cast with"),
         (lambda: leaf(2) * np.ones(2), TypeError, "for float32, not for float64"),
         (lambda: Tensor(np.ones(2, np.int32)).sum(), TypeError, "for float32, not for int32"),
-        (lambda: leaf(2) + "x", TypeError, "unsupported operand"),
         (lambda: leaf(2) - [1.0, 2.0], TypeError, "unsupported operand"),
         (lambda: leaf(2) @ 2.0, TypeError, "unsupported operand"),
-        (
-            lambda: leaf(2).backward(),
-            ValueError,
-            r"of shape \(2,\) needs the cotangent.*y\.sum\(\)\.backward",
-        ),
+        (lambda: leaf(2).backward(), ValueError, r"\(2,\) needs the cotangent.*y\.sum\(\)\.backward"),
         (lambda: leaf(2).backward(np.ones(3, f32)), ValueError, "grad has the shape"),
         (lambda: leaf(2).backward(np.ones(2)), TypeError, "grad is float64, but the tensor is float32"),
         (lambda: leaf(2).backward(leaf(2)), TypeError, "grad: expected an array, got Tensor"),

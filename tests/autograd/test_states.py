@@ -44,21 +44,16 @@ def test_states_are_updated_in_place_and_gradients_go_around_them(wrap: Any) -> 
     np.testing.assert_allclose(w.grad, (dy * (x.data - mean)).sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
-def test_states_are_updated_without_a_tape_too_and_may_be_left_out() -> None:
-    running = Tensor(np.zeros(8, f32))
-    with no_grad():
-        outputs = apply(load(CENTRED), leaf(6, 8), leaf(8), running)
-    assert not outputs.y.requires_grad and running.data.any()
-    assert (apply(load(CENTRED), leaf(6, 8), leaf(8)).y.data == outputs.y.data).all()
-
-
-def test_a_state_requires_no_grad() -> None:
-    state = Tensor(np.zeros(8, f32), requires_grad=True)
+def test_states_are_updated_without_a_tape_too_may_be_left_out_and_require_no_grad() -> None:
+    norm, x, w = load(CENTRED), leaf(6, 8), leaf(8)
+    running = Tensor(np.zeros(8, f32), requires_grad=True)
     with pytest.raises(TypeError, match=r"r is a state of centred.*give \.detach\(\)"):
-        apply(load(CENTRED), draw(6, 8), leaf(8), state)
-    assert not state.data.any()
-    apply(load(CENTRED), draw(6, 8), leaf(8), state.detach())
-    assert state.data.any() and state.grad is None
+        apply(norm, x, w, running)
+    assert not running.data.any()
+    with no_grad():
+        outputs = apply(norm, x, w, running.detach())
+    assert not outputs.y.requires_grad and running.data.any() and running.grad is None
+    assert (apply(norm, x, w).y.data == outputs.y.data).all()
 
 
 def test_a_state_that_a_backward_reads_may_not_be_updated_before_it() -> None:

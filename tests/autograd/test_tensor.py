@@ -30,31 +30,26 @@ def test_a_number_is_a_0d_array(number: Any) -> None:
     assert (x.shape, x.dtype, x.item()) == ((), f32, float(number))
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.bool_, np.float64, ml_dtypes.float8_e4m3fn])
-def test_what_cannot_be_trained_requires_no_grad(dtype: Any) -> None:
-    array = np.zeros(3, dtype)
-    assert Tensor(array).data is array
-    with pytest.raises(TypeError, match=r"cannot require grad: only f32, f16, bf16 can; cast it"):
-        Tensor(array, requires_grad=True)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_what_can_be_trained(dtype: Any) -> None:
-    x = Tensor(np.ones(3, dtype), requires_grad=True)
-    x.backward(np.ones(3, dtype))
-    x.backward(np.ones(3, dtype))
-    assert x.grad is not None and x.grad.dtype == dtype and (x.grad == 2).all()
+def test_floats_of_at_most_32_bits_can_be_trained() -> None:
+    for dtype in (np.int32, np.int64, np.bool_, np.float64, ml_dtypes.float8_e4m3fn):
+        array = np.zeros(3, dtype)
+        assert Tensor(array).data is array
+        with pytest.raises(TypeError, match=r"cannot require grad: only f32, f16, bf16 can; cast it"):
+            Tensor(array, requires_grad=True)
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16):
+        x = Tensor(np.ones(3, dtype), requires_grad=True)
+        x.backward(np.ones(3, dtype))
+        x.backward(np.ones(3, dtype))
+        assert x.grad is not None and x.grad.dtype == dtype and (x.grad == 2).all()
 
 
 @pytest.mark.parametrize(
     ("array", "words"),
-    [([1.0], "make it one with numpy.asarray"), ("x", "got str"), (None, "NoneType"), (True, "bool")],
+    [([1.0], "make it one with numpy.asarray"), (True, "bool"), (Tensor(1.0), "a tensor already")],
 )
 def test_other_things_are_refused(array: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Tensor(array)
-    with pytest.raises(TypeError, match="a tensor already"):
-        Tensor(Tensor(1.0))
 
 
 def test_item_is_for_one_element() -> None:
