@@ -33,18 +33,16 @@ class Block(torch.nn.Module):
         return self.second(self.norm(self.first(x), self.weight))
 
 
-def _model_and_batch():
+def _trained(wrap):
+    """Gradients of a wrapped model by a share of a batch, beside those of one process."""
     torch.manual_seed(5)
-    return Block(), torch.randn(2 * WORLD, 3, 8)
-
-
-def _gradients(model, batch):
-    model(batch).sin().mean().backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-def _mine(batch):
-    return batch.chunk(WORLD)[dist.get_rank()]
+    model, batch = Block(), torch.randn(2 * WORLD, 3, 8)
+    plain = deepcopy(model)
+    wrapped = wrap(model)
+    for each, given in ((plain, batch), (wrapped, batch.chunk(WORLD)[dist.get_rank()])):
+        each(given).sin().mean().backward()
+    for found, want in zip(model.parameters(), plain.parameters(), strict=True):
+        _same(getattr(found.grad, "full_tensor", lambda grad=found.grad: grad)(), want.grad)
 
 
 def _same(got, want):
@@ -52,21 +50,13 @@ def _same(got, want):
 
 
 def ddp():
-    model, batch = _model_and_batch()
-    want = _gradients(deepcopy(model), batch)
-    wrapped = torch.nn.parallel.DistributedDataParallel(model)
-    _gradients(wrapped, _mine(batch))
-    _same({name: parameter.grad for name, parameter in model.named_parameters()}, want)
+    _trained(torch.nn.parallel.DistributedDataParallel)
 
 
 def fsdp():
     from torch.distributed.fsdp import fully_shard
 
-    model, batch = _model_and_batch()
-    want = _gradients(deepcopy(model), batch)
-    fully_shard(model, mesh=_mesh())
-    found = _gradients(model, _mine(batch))
-    _same({name: gradient.full_tensor() for name, gradient in found.items()}, want)
+    _trained(lambda model: fully_shard(model, mesh=_mesh()))
 
 
 @cache
@@ -76,59 +66,54 @@ def _mesh():
     return init_device_mesh("cpu", (WORLD,))
 
 
-def _distributed(tensor, *placements):
-    from torch.distributed.tensor import distribute_tensor
+def _shared(tensor, dim=None):
+    """A tensor cut along a dimension, or replicated."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    shared = distribute_tensor(tensor.detach(), _mesh(), placements)
-    return shared.requires_grad_()
-
-
-def _sharded(name, shapes, dim, kept, **attrs):
-    """Cut x along a dimension; `kept`: whether y is cut likewise. Compare results and gradients."""
-    from torch.distributed.tensor import Replicate, Shard
-
-    torch.manual_seed(6)
-    norm = nt.load(name, **attrs)
-    operands = [torch.randn(shape).requires_grad_() for shape in shapes]
-    shared = [_distributed(operands[0], Shard(dim)), *(_distributed(o, Replicate()) for o in operands[1:])]
-    got, want = norm(*shared), norm(*operands)
-    assert got.placements == ((Shard(dim) if kept else Replicate()),), got.placements
-    cotangent = torch.randn_like(want)
-    found = torch.autograd.grad(got, shared, _distributed(cotangent, *got.placements).detach())
-    _same(got.full_tensor(), want)
-    _same([each.full_tensor() for each in found], list(torch.autograd.grad(want, operands, cotangent)))
+    placement = Replicate() if dim is None else Shard(dim)
+    return distribute_tensor(tensor.detach(), _mesh(), (placement,))
 
 
-def rest_is_kept():
-    for dim in (0, 1):
-        _sharded("layernorm", ((4, 2, 8), (8,), (8,)), dim, kept=True)
+def _dims(*tensors):
+    """Along which dimension each is cut, None for those that are replicated."""
+    return [getattr(each.placements[0], "dim", None) for each in tensors]
 
 
-def batch_is_kept():
-    _sharded("groupnorm", ((4, 6, 5), (6,), (6,)), 0, kept=True, groups=3)
+# A norm, its attrs, the shapes of its operands; dimensions of x along which y is cut as x is, and others.
+CUT = (
+    ("layernorm", {}, ((4, 2, 8), (8,), (8,)), (0, 1), (2,)),
+    ("groupnorm", {"groups": 3}, ((4, 6, 5), (6,), (6,)), (0,), (2,)),
+    ("batchnorm", {}, ((4, 6, 5), (6,), (6,)), (1,), (0,)),
+    ("instancenorm", {}, ((4, 6, 5), (6,), (6,)), (0, 1), (2,)),
+    ("softmax", {}, ((4, 2, 8),), (0, 1), (2,)),
+)
 
 
-def reduced_axes_are_replicated():
-    _sharded("layernorm", ((4, 2, 8), (8,), (8,)), 2, kept=False)
-    _sharded("groupnorm", ((4, 6, 5), (6,), (6,)), 2, kept=False, groups=3)
+def what_is_not_reduced_stays_cut():
+    for name, attrs, shapes, kept, reduced in CUT:
+        norm, operands = nt.load(name, **attrs), [torch.randn(shape).requires_grad_() for shape in shapes]
+        for dim in (*kept, *reduced):
+            shared = [_shared(each, None if place else dim) for place, each in enumerate(operands)]
+            got, want = norm(*(each.requires_grad_() for each in shared)), norm(*operands)
+            assert _dims(got) == [dim if dim in kept else None], (name, dim)
+            cotangent = torch.randn_like(want)
+            found = torch.autograd.grad(got, shared, _shared(cotangent, *_dims(got)))
+            _same(got.full_tensor(), want)
+            expected = torch.autograd.grad(want, operands, cotangent)
+            _same([each.full_tensor() for each in found], list(expected))
 
 
 def gradients_of_params_are_parts():
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
-    ops = nt.load("rmsnorm").ops
-    x, w = (_distributed(torch.randn(4, 8), Shard(0)), _distributed(torch.rand(8), Replicate()))
+    ops, (x, w) = nt.load("rmsnorm").ops, (_shared(torch.randn(4, 8), 0), _shared(torch.rand(8)))
     with torch.no_grad():
         y, rstd = ops.forward(x, w, 1e-6, [True, True])
         dx, dw = ops.backward(y, x, w, rstd, 1e-6, [True, True])
-    assert [each.placements[0] for each in (y, rstd, dx, dw)] == [Shard(0)] * 3 + [Partial()], dw.placements
+    assert _dims(y, rstd, dx) == [0, 0, 0] and dw.placements[0].is_partial()
 
 
 def wanted_results_are_told_apart():
-    from torch.distributed.tensor import Replicate, Shard
-
     forward = nt.load("layernorm").ops.forward
-    x, w = (_distributed(torch.randn(4, 8), Shard(0)), _distributed(torch.rand(8), Replicate()))
+    x, w = _shared(torch.randn(4, 8), 0), _shared(torch.rand(8))
     with torch.no_grad():
         for mask in ([True, False, False], [True, True, True], [False, True, False]):
             made = forward(x, w, None, 1e-5, mask)
@@ -137,36 +122,27 @@ def wanted_results_are_told_apart():
 
 def states_are_replicated():
     """What updates states reduces the batch, which is gathered first; what reads them alone keeps it cut."""
-    from torch.distributed.tensor import Replicate, Shard
-
-    x = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(8))
-    for training, placement in ((True, Replicate()), (False, Shard(0))):
-        norm = nt.load("batchnorm", training=training)
-        states = [torch.full((6,), 0.5) for _ in range(2)]
-        shared = [_distributed(state, Replicate()).detach() for state in states]
-        got, want = norm(_distributed(x, Shard(0)), None, None, *shared), norm(x, None, None, *states)
-        assert got.placements == (placement,)
-        _same(got.full_tensor(), want)
-        _same([state.full_tensor() for state in shared], states)
+    x = torch.randn(4, 6, 5)
+    for training, dim in ((True, None), (False, 0)):
+        norm, states = nt.load("batchnorm", training=training), [torch.full((6,), 0.5) for _ in range(2)]
+        shared = [_shared(state) for state in states]
+        got, want = norm(_shared(x, 0), None, None, *shared), norm(x, None, None, *states)
+        assert _dims(got) == [dim]
+        _same([each.full_tensor() for each in (got, *shared)], [want, *states])
 
 
 def compiled():
-    from torch.distributed.tensor import Replicate, Shard
-
-    norm = nt.load("rmsnorm")
-    x, w = torch.randn(4, 8), torch.rand(8)
-    shared = _distributed(x, Shard(0)), _distributed(w, Replicate())
-    got = torch.compile(lambda x, w: norm(x, w), fullgraph=True, backend="aot_eager")(*shared)
-    assert got.placements == (Shard(0),)
+    norm, x, w = nt.load("rmsnorm"), torch.randn(4, 8), torch.rand(8)
+    compiled = torch.compile(lambda x, w: norm(x, w), fullgraph=True, backend="aot_eager")
+    got = compiled(_shared(x, 0), _shared(w))
+    assert _dims(got) == [0]
     _same(got.full_tensor(), norm(x, w))
 
 
 CHECKS = (
     ddp,
     fsdp,
-    rest_is_kept,
-    batch_is_kept,
-    reduced_axes_are_replicated,
+    what_is_not_reduced_stays_cut,
     gradients_of_params_are_parts,
     wanted_results_are_told_apart,
     states_are_replicated,
@@ -177,6 +153,7 @@ CHECKS = (
 def main(rank: str, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=WORLD)
+    torch.manual_seed(5)
     faults = {}
     for check in CHECKS:
         try:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from normgen.torch.sharding import shards_of
-from tests.torch.norms import nt, torch
+from tests.torch.norms import torch
 from tests.torch.processes import CHECKS
 
 LONGEST = 240  # seconds
@@ -38,20 +37,3 @@ def faults(tmp_path_factory):
 def test_two_processes_have_the_results_of_one(name, faults):
     for fault in faults:
         assert not fault[name], fault[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "attrs", "forward", "backward"),
-    [
-        ("layernorm", {}, {"...": set()}, {"...": {"dw", "db"}}),
-        ("groupnorm", {"groups": 2}, {"B": set()}, {"B": {"dw", "db"}}),
-        ("batchnorm", {}, {"C": set()}, {"C": set()}),
-        ("instancenorm", {}, {"B": set(), "C": set()}, {"B": {"dw", "db"}, "C": set()}),
-        ("softmax", {}, {"...": set()}, {"...": set()}),
-    ],
-)
-def test_axes_along_which_norms_are_cut(name, attrs, forward, backward):
-    first = nt.load(name, **attrs)._step
-    second = first.derive().step
-    assert shards_of(first, first.results) == forward
-    assert shards_of(second, second.results) == backward
