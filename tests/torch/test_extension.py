@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,59 +13,42 @@ from normgen.torch import extension, native
 from tests.torch.norms import torch
 
 
-class Aside:
-    """A process that builds, until `code` is its end."""
-
-    code = None
-
-    def poll(self):
-        return self.code
-
-
-class Recipe:
-    """One whose build writes a file, or is refused."""
-
-    def __init__(self, path):
-        self.path, self.asked, self.aside = path, 0, Aside()
-
-    def place(self, cache):
-        return self.path
-
-    def build_aside(self, cache):
-        self.asked += 1
-        return self.aside
-
-
 @pytest.fixture
 def state(monkeypatch, tmp_path):
-    """An extension that nobody asked for yet, with a recipe that this test decides on."""
-    recipe = Recipe(tmp_path / "extension.so")
+    """An extension that nobody asked for yet. Its recipe is where a build is to be written; a build that was
+    begun is in `builds`, and has the end that this test gives it."""
+    path, found = tmp_path / "extension.so", native._Extension()
+
+    def build_aside(cache):
+        found.builds.append(SimpleNamespace(code=None, poll=lambda: found.builds[0].code))
+        return found.builds[0]
+
+    recipe = SimpleNamespace(place=lambda cache: path, build_aside=build_aside)
     monkeypatch.setattr(native, "_recipe", lambda: recipe)
-    found = native._Extension()
     monkeypatch.setattr(found, "_load", lambda _: setattr(found, "loaded", "loaded"))
-    found.recipe = recipe
+    found.path, found.builds = path, []
     return found
 
 
 def test_nobody_waits_for_a_build_and_what_is_built_is_taken(state):
-    assert not state.there and state.recipe.asked == 0  # nobody asked
+    assert not state.there and not state.builds  # nobody asked
     assert state.ask() is None and state.ask() is None
-    assert state.recipe.asked == 1 and not state.there
-    state.recipe.path.write_text("built")
-    state.recipe.aside.code = 0
-    assert state.there and state.ask() == "loaded" and state.recipe.asked == 1
+    assert len(state.builds) == 1 and not state.there
+    state.path.write_text("built")
+    state.builds[0].code = 0
+    assert state.there and state.ask() == "loaded" and len(state.builds) == 1
 
 
 def test_what_another_process_has_built_is_there_at_once(state):
-    state.recipe.path.write_text("built")
-    assert state.ask() == "loaded" and state.recipe.asked == 0
+    state.path.write_text("built")
+    assert state.ask() == "loaded" and not state.builds
 
 
 def test_a_build_that_failed_is_not_tried_again(state):
     state.ask()
-    state.recipe.aside.code = 1
+    state.builds[0].code = 1
     assert not state.there and state.ask() is None
-    assert "python -m normgen.torch.extension" in state.fault and state.recipe.asked == 1
+    assert "python -m normgen.torch.extension" in state.fault and len(state.builds) == 1
 
 
 def test_what_is_missing_is_said(monkeypatch, tmp_path):
