@@ -23,32 +23,21 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return program("verify", monkeypatch)
+def test_the_sizes_of_every_spec_are_known_and_what_was_skipped_has_not_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verify = program("verify", monkeypatch)
+    for spec in bundled.names():
+        sizes = verify.sizes_of(spec)
+        assert sizes[0] == verify.OWN
+        assert len(sizes) > 8, f"bench/verify.py: FORMS lacks the form of the first input of {spec}"
+        assert len(set(sizes)) == len(sizes)
+    ends: list[dict[str, Any]] = [{"exit": 1}, {"exit": 0, "skipped": ""}, {"exit": None, "error": ""}]
+    assert verify.passed({"exit": 0}) and not any(map(verify.passed, ends))
 
 
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return program("workers", monkeypatch)
-
-
-@pytest.mark.parametrize("spec", bundled.names())
-def test_the_sizes_of_every_spec_are_known(spec: str, verify: Any) -> None:
-    sizes = verify.sizes_of(spec)
-    assert sizes[0] == verify.OWN
-    assert len(sizes) > 8, "bench/verify.py: FORMS lacks the form of the first input"
-    assert len(set(sizes)) == len(sizes)
-
-
-def test_what_was_skipped_has_not_passed(verify: Any) -> None:
-    assert verify.passed({"exit": 0})
-    assert not any(
-        verify.passed(r) for r in ({"exit": 1}, {"exit": 0, "skipped": ""}, {"exit": None, "error": ""})
-    )
-
-
-def test_a_process_that_dies_costs_its_own_task_only(workers: Any, tmp_path: Path) -> None:
+def test_a_process_that_dies_costs_its_own_task_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    workers = program("workers", monkeypatch)
     tasks = ["a", "b", "die 1", "c", "end 1", "d"]
     found = workers.share_out(tasks, [sys.executable, "-c", SERVER], 1, tmp_path / "log")
     assert found.keys() == set(tasks)
@@ -77,18 +66,11 @@ def test_a_later_run_measures_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_
     assert set(everything) - set(left) == {(softmax, "forward", p) for p in there}
 
 
-def test_a_figure_is_the_median_of_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_is_the_median_of_its_rounds_and_a_fault_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     run = program("run", monkeypatch)
     rounds = [Timing(us, 7.0, "graph") for us in (10.0, 12.0, 11.0)]
     wanted = {"us": 11.0, "spread": 0.1818, "host_us": 7.0, "method": "graph", "copy_us": 5.5, "rho": 0.5}
     assert run._figures(rounds, 5.5) == wanted
-
-
-def test_faults_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = program("run", monkeypatch)
-    fault = RuntimeError(
-        "does not compile (kept as /tmp/x.cu)\nnoise\nkernel.cu(3): error: no such name\nmore"
-    )
-    told = run._first_line(fault)
-    assert told == "RuntimeError: does not compile / kernel.cu(3): error: no such name"
+    fault = RuntimeError("does not compile (kept as /tmp/x.cu)\nnoise\nk.cu(3): error: no such name\nmore")
+    assert run._first_line(fault) == "RuntimeError: does not compile / k.cu(3): error: no such name"
     assert run._first_line(ValueError()) == "ValueError: "
