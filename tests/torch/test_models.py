@@ -103,7 +103,7 @@ def resnet():
     model.conv1 = torch.nn.Conv2d(3, 16, 7, stride=2, padding=3, bias=False)
     model.bn1 = torch.nn.BatchNorm2d(16)
     model.fc = torch.nn.Linear(128, 10)
-    return model
+    return model.to(memory_format=torch.channels_last)
 
 
 def _resnet_loss(model):
@@ -111,16 +111,6 @@ def _resnet_loss(model):
     dtype = model.fc.weight.dtype
     x = torch.randn(8, 3, 32, 32, generator=draw).to(dtype=dtype, memory_format=torch.channels_last)
     return functional.cross_entropy(model(x), torch.randint(0, 10, (8,), generator=draw))
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, FLOAT32), (torch.float64, FLOAT64)])
-def test_resnet(resnet, dtype, bound):
-    model = copy.deepcopy(resnet).to(dtype=dtype, memory_format=torch.channels_last)
-    theirs = _train(model, _resnet_loss, False, 0.003)
-    ours = _train(model, _resnet_loss, True, 0.003)
-    assert {each.spec for each in ours.report.replaced} == {"batchnorm"} and not ours.report.left
-    assert len(ours.report.replaced) == 16
-    _compare(ours, theirs, bound, bound)
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +135,17 @@ def _unet_loss(model):
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, FLOAT32), (torch.float64, FLOAT64)])
-def test_unet(unet, dtype, bound):
-    model = copy.deepcopy(unet).to(dtype)
-    theirs = _train(model, _unet_loss, False, 0.05)
-    ours = _train(model, _unet_loss, True, 0.05)
-    assert {each.spec for each in ours.report.replaced} == {"groupnorm"} and not ours.report.left
-    _compare(ours, theirs, bound / 10, bound)
+@pytest.mark.parametrize(
+    ("name", "loss", "rate", "spec", "norm"),
+    [
+        ("resnet", _resnet_loss, 0.003, "batchnorm", torch.nn.BatchNorm2d),
+        ("unet", _unet_loss, 0.05, "groupnorm", torch.nn.GroupNorm),
+    ],
+)
+def test_models_of_images(name, loss, rate, spec, norm, dtype, bound, request):
+    model = copy.deepcopy(request.getfixturevalue(name)).to(dtype)
+    theirs = _train(model, loss, False, rate)
+    ours = _train(model, loss, True, rate)
+    assert {each.spec for each in ours.report.replaced} == {spec} and not ours.report.left
+    assert len(ours.report.replaced) == sum(isinstance(each, norm) for each in model.modules())
+    _compare(ours, theirs, bound / (10 if name == "unet" else 1), bound)

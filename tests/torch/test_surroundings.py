@@ -39,15 +39,12 @@ def test_policies_name_the_operators_of_a_norm(policy, compiled, runs):
     def choose(context, operator, *arguments, **named):
         return policy if operator is norm.ops.forward else Policy.MUST_RECOMPUTE
 
-    contexts = partial(checkpointing.create_selective_checkpoint_contexts, choose)
-
     def block(x, w):
         return norm(x.sin(), w).cos()
 
-    def checkpointed(*operands):
-        return checkpointing.checkpoint(block, *operands, use_reentrant=False, context_fn=contexts)
-
     want = gradients(block, operands)
+    contexts = partial(checkpointing.create_selective_checkpoint_contexts, choose)
+    checkpointed = partial(checkpointing.checkpoint, block, use_reentrant=False, context_fn=contexts)
     if compiled:
         torch._dynamo.reset()  # it would not notice another policy
         checkpointed = torch.compile(checkpointed, fullgraph=True, backend="aot_eager")
@@ -74,19 +71,15 @@ def test_tensors_without_data_have_the_shapes_of_others(case):
 
 def test_a_copy_is_the_function_itself():
     for norm in (nt.load("rmsnorm"), nt.load("groupnorm", groups=2)):
-        for copied in (copy.copy(norm), copy.deepcopy(norm), pickle.loads(pickle.dumps(norm))):
-            assert copied is norm
+        assert copy.copy(norm) is copy.deepcopy(norm) is pickle.loads(pickle.dumps(norm)) is norm
 
 
 def test_states_are_updated_in_inference_mode():
     norm, x = nt.load("batchnorm"), torch.randn(4, 6, 5)
-    outside = torch.zeros(6), torch.ones(6)
-    want = [each.clone() for each in outside]
+    outside, want = ([torch.zeros(6), torch.ones(6)] for _ in range(2))
     y = batch(x, None, None, *want)
     with torch.inference_mode():
-        inside = torch.zeros(6), torch.ones(6)
-        for states in (outside, inside):
+        for states in (outside, [torch.zeros(6), torch.ones(6)]):
             got = norm(x, None, None, *states)
             same((got, *states), (y, *want))
-    assert got.is_inference()
-    assert outside[0]._version == 1
+    assert got.is_inference() and outside[0]._version == 1
