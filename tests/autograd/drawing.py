@@ -6,13 +6,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 
 import normgen
 from normgen import bundled
 from normgen.autograd import Tensor
 from normgen.cli.listing import describe
-from normgen.diagnostics import SpecError
 from normgen.runtime.norm import Norm
 
 REQUIRED = {"groups": 2, "head_dim": 8}
@@ -30,12 +28,6 @@ def leaf(*shape: int, seed: int = 0) -> Tensor:
 
 @cache
 def load(name: str) -> Norm:
-    """A bundled spec, or the text of one; the test is skipped where it has no kernels yet."""
+    """A bundled spec, or the text of one."""
     required = describe(name).required if name in bundled.names() else ()
-    attrs = {attr: REQUIRED[attr] for attr in (each.split(":")[0] for each in required)}
-    try:
-        return normgen.load(name, **attrs)
-    except SpecError as fault:
-        if "no kernel yet" in str(fault):
-            pytest.skip(f"{name} has no kernels yet")
-        raise
+    return normgen.load(name, **{attr: REQUIRED[attr] for attr in (each.split(":")[0] for each in required)})

@@ -6,50 +6,43 @@ from math import prod
 from typing import Any
 
 import ml_dtypes
-import numpy as np
 import pytest
 
 from normgen import bundled
 from normgen.autograd import Tensor, apply, no_grad
 from normgen.dtypes import DTYPES
-from normgen.package.records import TensorRecord
 from normgen.runtime.norm import Norm
 from tests.autograd.drawing import draw, load
 from tests.kinds import of_all
 
 pytestmark = pytest.mark.kernels
 
-EXTENTS = {"B": 2, "G": 2, "S": 3, "D": 8, "H": 3, "K": 2, "C": 4, "W": 5}
-REST = (2, 3)
+EXTENTS = {"B": 2, "G": 2, "S": 3, "D": 8, "H": 3, "K": 2, "C": 4, "W": 5, "...": 6}
 
 
-def gradients_of(norm: Norm) -> set[str]:
-    assert norm.package.backward is not None
-    return {tensor.name for tensor in norm.package.backward.writes}
-
-
-def operand(norm: Norm, record: TensorRecord, seed: int) -> Any:
-    """An array for an operand, of the element type that the spec fixes, else f32; not negative."""
+def operands(norm: Norm) -> dict[str, Any]:
+    """An array for each operand, of the element type that the spec fixes, else f32; not negative."""
     lengths = EXTENTS | {axis.name: axis.extent for axis in norm.package.axes if axis.extent is not None}
-    shape: list[int] = []
-    for axes in record.dims:
-        shape += REST if axes == ("...",) else [prod(lengths[axis] for axis in axes)]
-    return abs(draw(*shape, seed=seed)).astype(DTYPES[record.dtype or "f32"].numpy)
+    made = {}
+    for seed, record in enumerate(norm.package.forward.reads):
+        shape = [prod(lengths[axis] for axis in axes) for axes in record.dims]
+        made[record.name] = abs(draw(*shape, seed=seed)).astype(DTYPES[record.dtype or "f32"].numpy)
+    return made
 
 
 # What these return is quantised, and has no gradient.
 THROUGH_A_LET = ("rmsnorm_fp8", "rmsnorm_quantized_static")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", of_all(sorted({*bundled.names()} - {*THROUGH_A_LET})))
-def test_the_tape_does_what_a_caller_would_do_by_hand(name: str, dtype: Any) -> None:
-    norm = load(name)
-    given: dict[str, Any] = {}
-    for i, record in enumerate(norm.package.forward.reads):
-        array = operand(norm, record, i)
-        plain = record.role == "state" or f"d{record.name}" not in gradients_of(norm)
-        given[record.name] = array if plain else Tensor(array.astype(dtype), requires_grad=True)
+def test_the_tape_does_what_a_caller_would_do_by_hand(name: str) -> None:
+    norm, dtype = load(name), ml_dtypes.bfloat16
+    assert norm.package.backward is not None
+    gradients = {record.name for record in norm.package.backward.writes}
+    given = {
+        key: Tensor(array.astype(dtype), requires_grad=True) if f"d{key}" in gradients else array
+        for key, array in operands(norm).items()
+    }
     by_hand = {key: each.data if isinstance(each, Tensor) else each.copy() for key, each in given.items()}
     outputs = apply(norm, *given.values())
     made = norm.forward(**by_hand)
@@ -81,7 +74,7 @@ def test_the_tape_does_what_a_caller_would_do_by_hand(name: str, dtype: Any) -> 
 @pytest.mark.parametrize("name", THROUGH_A_LET)
 def test_what_is_differentiated_through_something_unseen_runs_without_a_tape(name: str) -> None:
     norm = load(name)
-    given = [operand(norm, record, i) for i, record in enumerate(norm.package.forward.reads)]
+    given = [*operands(norm).values()]
     trained = [*given[:-1], Tensor(given[-1], requires_grad=True)]
     with pytest.raises(TypeError, match=f"{name} is differentiated through y, which it does not return"):
         apply(norm, *trained)

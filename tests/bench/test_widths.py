@@ -35,36 +35,27 @@ def test_the_table_marks_what_is_slow(survey: Any) -> None:
     ]  # fmt: skip
 
 
-class StandIn:
-    """What the survey asks of a GPU, without one: plans are those for an H200, every copy takes 100 us."""
+def test_a_survey(survey: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: plans are those for an H200, every copy takes 100 us, every pass 125."""
+    compiled: set[str] = set()
 
-    def __init__(self) -> None:
-        self.executor, self.clock, self.compiled = self, None, set[str]()
-        self.ceiling = self
-
-    def plan(self, package: Any, case: Any) -> Any:
+    def plan(package: Any, case: Any) -> Any:
         direction = direction_of(package, case.direction)
         binding = contiguous_binding(direction, case.sizes, case.dtype)
         return plan_launches(direction.record, binding, H200)
 
-    def binary(self, text: str) -> bytes:
-        self.compiled.add(text)
-        return b""
-
-    def microseconds(self, kind: str, total: int) -> float:
-        return 100.0
-
-    def buffers(self, package: Any, case: Any) -> list[Any]:
-        return [SimpleNamespace(addresses={})]
-
-
-def test_a_survey(survey: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = StandIn()
+    there = SimpleNamespace(
+        executor=SimpleNamespace(plan=plan, binary=compiled.add),
+        ceiling=SimpleNamespace(microseconds=lambda kind, total: 100.0),
+        buffers=lambda package, case: [SimpleNamespace(addresses={})],
+        clock=None,
+        plan=plan,
+    )
     monkeypatch.setattr(survey, "Bench", lambda: there)
     monkeypatch.setattr(survey, "measure_plan", lambda *_: SimpleNamespace(us=125.0))
     found = survey.run(["rmsnorm.forward", "softmax.backward"], "bf16", [64, 514], 1e9)
     assert [row["pass"] for row in found] == ["rmsnorm.forward", "softmax.backward"] * 2
     assert [row["width"] for row in found] == [64, 64, 514, 514]
     assert all(row["rho"] == pytest.approx(0.8, rel=1e-3) and "threads" in row["note"] for row in found)
-    assert len(there.compiled) == 4
+    assert len(compiled) == 4
     assert survey.run(["rmsnorm.forward"], "bf16", [64], -1.0) == []

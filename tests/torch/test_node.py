@@ -64,17 +64,6 @@ def test_what_lies_otherwise_is_another_call(python):
     assert len(python) == 5
 
 
-def test_calls_without_gradients_have_no_node(python):
-    norm, (x, w), _ = _known()
-    for no_grad in (torch.no_grad, torch.inference_mode):
-        with no_grad():
-            norm(x, w)
-            python.clear()
-            y = norm(x, w)
-        assert y.grad_fn is None and python == []
-        same(y, rms(x, w))
-
-
 def test_gradients_that_nobody_needs_are_not_computed(launcher, python):
     norm, (x, w), dy = _known()
     counts = []
@@ -90,50 +79,39 @@ def test_gradients_that_nobody_needs_are_not_computed(launcher, python):
     assert counts[1] < counts[0]
 
 
-def test_cotangents_that_are_expanded_or_missing_need_no_python(python):
-    norm, (x, w), dy = _known()
-    add = nt.load(bundled.read("add_rmsnorm").text + OWN)
+def test_what_surrounds_known_calls_needs_no_python(python):
+    (norm, (x, w), dy), add = _known(), nt.load(bundled.read("add_rmsnorm").text + OWN)
+    (batch_norm, operands, _), states = _known(NORMS[-1]), [torch.zeros(4), torch.ones(4)]
     for _ in range(3):
         python.clear()
-        grad(norm(x, w).sum(), (x, w))
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):
+            norm(x, w)
+        grad(norm(x, w).sum(), (x, w))  # an expanded cotangent
         for place in (0, 1):
-            grad(add(x, dy.clone(), w)[place], (x,), dy)
+            grad(add(x, dy.clone(), w)[place], (x,), dy)  # one that is missing
+        batch_norm(*operands, *states)
+        for no_grad in (torch.no_grad, torch.inference_mode):
+            with no_grad():
+                y = norm(x, w)
+            assert y.grad_fn is None
     assert python == []
-
-
-def test_hooks_and_states_need_no_python(python):
-    norm, (x, w), _ = _known()
-    python.clear()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):
-        norm(x, w)
-    (norm, operands, _), states = _known(NORMS[-1]), [torch.zeros(4), torch.ones(4)]
-    norm(*operands, *states)
-    python.clear()
-    norm(*operands, *states)
-    assert python == []
-    norm(*operands[:2], running_mean=states[0], running_var=states[1])
+    batch_norm(*operands[:2], running_mean=states[0], running_var=states[1])
     assert len(python) == 1  # operands by name are bound in Python
 
 
 def test_transforms_modes_and_kinds_of_tensors_are_left_to_python(python):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Seen(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, arguments=(), named=None):
-            seen.append(str(function))
-            return function(*arguments, **(named or {}))
-
-    seen = []
+    modes = pytest.importorskip("torch.testing._internal.logging_tensor")
+    func, forward_ad = torch.func, torch.autograd.forward_ad
     norm, (x, w), dy = _known()
-    with Seen():
+    with modes.capture_logs_with_logging_tensor_mode() as seen:
         norm(x, w)
     assert any(norm._step.name in name for name in seen)
-    same(*(torch.func.grad(lambda x, f=f: f(x, w).sin().sum())(x) for f in (norm, rms)))
+    same(*(func.grad(lambda x, f=f: f(x, w).sin().sum())(x) for f in (norm, rms)))
     many = torch.stack([x, 2 * x])
     same(torch.vmap(lambda x: norm(x, w))(many), rms(many, w))
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x.detach(), dy)
-        same(*(torch.autograd.forward_ad.unpack_dual(each(dual, w)).tangent for each in (norm, rms)))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.detach(), dy)
+        same(*(forward_ad.unpack_dual(each(dual, w)).tangent for each in (norm, rms)))
     kind = x.detach().as_subclass(type("Kind", (torch.Tensor,), {}))
     same(norm(kind, w).as_subclass(torch.Tensor), rms(x, w))
     for strange in (x.detach().to_sparse(), torch.nested.nested_tensor([torch.ones(2, 8)])):
