@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+import normgen
+from normgen.diagnostics import Source
+from normgen.verify.events import Row
+from normgen.verify.run import Options, run
+from tests.generated import generated
+from tests.threads import at_once
+from tests.torch.drawing import CONSTANT, TEXTS, differentiable_variants, example, label, variants
+from tests.torch.norms import drawn, nt, same, torch
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-
-import normgen  # noqa: E402
-import normgen.torch as nt  # noqa: E402
-from normgen.diagnostics import Source  # noqa: E402
-from normgen.verify.events import Row  # noqa: E402
-from normgen.verify.run import Options, run  # noqa: E402
-from tests.generated import generated  # noqa: E402
-from tests.threads import at_once  # noqa: E402
-from tests.torch.drawing import CONSTANT, TEXTS, differentiable_variants, example, label, variants  # noqa: E402
-from tests.torch.norms import same  # noqa: E402
-
+FakeTensorMode = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode
 grad, gradcheck, gradgradcheck = torch.autograd.grad, torch.autograd.gradcheck, torch.autograd.gradgradcheck
 EXACT = {"dtype": torch.float64, "requires_grad": True}
 every_differentiable = pytest.mark.parametrize("variant", differentiable_variants(), ids=label)
@@ -97,13 +93,12 @@ def test_derivatives_are_those_of_differences(variant):
 def test_kernels_of_second_derivatives_agree_with_float64(variant):
     case = example(variant, "f32")
     tensors = case.required()
-    exact = [t.detach().double().requires_grad_(t.requires_grad) if _open(t) else t for t in tensors]
+    exact = [
+        each.detach().double().requires_grad_(each.requires_grad) if each.dtype is torch.float32 else each
+        for each in tensors
+    ]
     for mine, theirs in zip(_second(case, tensors), _second(case, exact), strict=True):
         same(mine.double(), theirs, 2e-4)
-
-
-def _open(tensor):
-    return tensor.dtype is torch.float32
 
 
 def _second(case, tensors):
@@ -122,10 +117,9 @@ def test_outputs_of_what_has_no_derivative_require_none(variant):
 
 
 def test_quantised_outputs_require_no_gradient_beside_one_that_does():
-    made = nt.load("rmsnorm_quantized_row")(torch.randn(3, 8, requires_grad=True))
-    assert [(name, each.requires_grad) for name, each in made._asdict().items()] == [
-        ("y", True), ("scale", False), ("q", False),
-    ]  # fmt: skip
+    made = nt.load("rmsnorm_quantized_row")(drawn(3, 8))
+    assert made._fields == ("y", "scale", "q")
+    assert [each.requires_grad for each in made] == [True, False, False]
 
 
 def test_what_rounds_on_purpose_has_the_derivative_of_the_spec():
