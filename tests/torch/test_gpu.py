@@ -38,16 +38,22 @@ def _captured(run):
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.bfloat16), ids=str)
 @every_case
-def test_results_are_those_of_pytorch_and_deterministic(case, dtype, request):
-    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
-    torch.use_deterministic_algorithms(True)
+def test_results_are_those_of_pytorch(case, dtype):
     operands = [each.detach().to(dtype).requires_grad_() for each in _draw(case)]
     exact = [each.detach().double().requires_grad_() for each in operands]
     tolerance = 8 * torch.finfo(dtype).eps
     same(case.mine(*operands).double(), case.theirs(*exact), tolerance)
-    found, again = (gradients(case.mine, operands) for _ in range(2))
-    same([each.double() for each in found], list(gradients(case.theirs, exact)), 4 * tolerance)
-    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    found = [each.double() for each in gradients(case.mine, operands)]
+    same(found, list(gradients(case.theirs, exact)), 4 * tolerance)
+
+
+@every_case
+def test_deterministic_algorithms_give_the_same_bits(case, request):
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+    torch.use_deterministic_algorithms(True)
+    operands = _draw(case)
+    first, second = (gradients(case.mine, operands) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("shape", ((2, 4, 6, 5), (2, 4, 3, 2, 5)), ids=("images", "volumes"))
@@ -244,4 +250,4 @@ def test_a_captured_call_of_long_rows_is_replayed(dtype, python):
     with torch.no_grad():
         x.copy_(torch.randn_like(x))
     graph.replay()
-    same(found, step(), 1e-4)
+    same(found, step(), 1e-4 if dtype is torch.float32 else 0.02)

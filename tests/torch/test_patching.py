@@ -135,7 +135,7 @@ def test_only_chooses(model, only, names):
         (
             lambda m: nt.patch(m, dtype="bf16"),
             ValueError,
-            "dtype='bf16' is no policy: it is 'keep' or 'once'",
+            "'bf16' is no policy: it is 'keep' or 'once'",
         ),
         (lambda m: nt.patch(m.state_dict()), TypeError, "^patch takes a torch.nn.Module, not OrderedDict"),
         (lambda m: nt.unpatch([m]), TypeError, "^unpatch takes a torch.nn.Module, not list"),
