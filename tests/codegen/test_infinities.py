@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 
 from normgen.diagnostics import Source
-from normgen.launching.launch import LaunchPlan
-from normgen.package.records import PassRecord
-from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import chosen
 from normgen.verify.cases import make_case, same_dtype
 from normgen.verify.draw import draw, scalar_values
 from normgen.verify.expected import Expectation
 from normgen.verify.kernels import run_case
-from tests.every_way import ways
+from tests.every_way import in_every_way
 from tests.sampling import sampled
 from tests.verify.subjects import PLAIN, subject_of
 
@@ -37,21 +33,6 @@ BAD = {
 }  # fmt: skip
 
 
-class Turns:
-    """Plans launches in every way in turn, of these strategies or of all, and counts them."""
-
-    def __init__(self, *strategies: str) -> None:
-        self.turn, self.turns, self.strategies = 0, 1, strategies
-
-    def __call__(self, record: PassRecord, binding: Any, device: Any) -> LaunchPlan:
-        every = ways(record, binding, device)
-        choices = [way for way in every if not self.strategies or way.strategy in self.strategies]
-        self.turns = max(self.turns, len(choices))
-        taken = chosen(record, binding, device, choices[self.turn % len(choices)])
-        assert taken is not None
-        return taken.plan
-
-
 @pytest.mark.parametrize("given", sampled(CASES, 0, 1, 2, 3))
 def test_one_answer_in_every_form(given: Any) -> None:
     """Every way with some of the bad values, and over all ways each of them."""
@@ -63,13 +44,12 @@ save mu[{kept}] = mean[{over}](x)
 save var[{kept}] = mean[{over}]((x - mu)^2)
 output y{axes}: f32 = x - mu
 """
-    found, planner = subject_of(Source("centred.norm", text)), Turns(*strategies)
+    found = subject_of(Source("centred.norm", text))
     case = make_case(found.definition, 1, 1, same_dtype(dtype), sizes)
     case = replace(case, rest=(sizes.get("...", 1),))
     scalars = scalar_values(found.definition.program)
-    taken = replace(found, norm=Norm(found.norm.package, planner=planner))
-    while planner.turn < planner.turns:
-        for index in range(planner.turn, planner.turn + 2):
+    for taken, ways in in_every_way(found, only=strategies):
+        for index in range(ways.turn, ways.turn + 2):
             values = list(BAD.values())[index % len(BAD)]
             drawn = draw(found.definition, case, scalars)
             x = drawn.arrays["x"].reshape(-1)
@@ -80,6 +60,5 @@ output y{axes}: f32 = x - mu
             x[0] = values[0] if index % 3 == 0 else x[0]
             expectation = Expectation(found, case, drawn, scalars)
             for outcome in run_case(taken, expectation, PLAIN, directions=("forward",)):
-                assert outcome.comparison.ok, (planner.turn, values, outcome)
-        planner.turn += 1
-    assert planner.turns * 2 >= len(BAD)
+                assert outcome.comparison.ok, (ways.choice, values, outcome)
+    assert ways.turns * 2 >= len(BAD)
