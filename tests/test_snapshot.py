@@ -21,6 +21,7 @@ from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import Machine
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import alternatives, candidates
+from tests.kinds import of_all
 
 HOPPER = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20, programmatic=True)
 AMPERE = Machine("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
@@ -107,6 +108,6 @@ def _lines(name: str) -> Iterator[str]:
                 yield f"{direction} {strategy.name} {call}: {len(found)} offers {_digest(found)}"
 
 
-@pytest.mark.parametrize("name", bundled.names())
+@pytest.mark.parametrize("name", of_all(bundled.names()))
 def test_texts_and_plans_are_as_they_were(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"snapshot/{name}.txt", "\n".join(_lines(name)) + "\n")
