@@ -317,6 +317,12 @@ def test_every_module_says_what_it_is() -> None:
     assert not missing, f"no docstring: {missing}"
 
 
+def test_no_message_makes_a_plural_by_itself() -> None:
+    """`counting` does."""
+    plurals = re.compile(r"""\{['"]e?s['"] if """)
+    assert not [path for path in SOURCES if plurals.search(path.read_text())]
+
+
 def test_files_are_short_enough_to_read() -> None:
     """About 300 lines a file; half as long again is a fault, in between a warning names the file."""
     lengths = {}

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import normgen
+
 ROOT = Path(__file__).parent.parent
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "normgen", "specs")
 
@@ -72,6 +74,7 @@ def test_the_wheel_carries_every_file(wheel: Path) -> None:
 @pytest.mark.kernels
 def test_the_wheel_has_the_specs_and_runs_what_it_compiles(installed: Path, tmp_path: Path) -> None:
     command = str(installed / "normgen")
+    assert _run([command, "--version"], tmp_path) == f"normgen {normgen.__version__}\n"
     listed = json.loads(_run([command, "list", "--json"], tmp_path))
     assert {row["name"] for row in listed["specs"]} == {path.stem for path in (ROOT / "specs").glob("*.norm")}
     _run([command, "compile", "rmsnorm"], tmp_path)
