@@ -27,12 +27,9 @@ def test_pieces_of_a_group_are_added_up_channel_by_channel():
     assert {(c.kept, c.part, c.wide) for c in plan.columns} == {(("G",), ("C",), False)}
     assert plan.adds_pieces and plan.inside == plan.pieces and not plan.segment
     assert [r.tensor.name for r in plan.finals] == ["dw", "db"]
-
-
-def test_accumulators_that_keep_more_or_less_of_what_numbers_the_rows():
-    plan = planned("modulated")
-    assert {c.kept for c in plan.columns} == {("B", "G"), ("G",)}
-    assert {r.tensor.name for r in plan.finals} == {"ds", "db"}
+    modulated = planned("modulated")  # they keep more or less of what numbers the rows
+    assert {c.kept for c in modulated.columns} == {("B", "G"), ("G",)}
+    assert {r.tensor.name for r in modulated.finals} == {"ds", "db"}
 
 
 def test_what_needs_the_sums_of_its_row_follows_them_if_it_is_no_multiple():

@@ -76,18 +76,6 @@ def test_a_text_includes_what_it_calls_and_no_more() -> None:
         assert forms[form.form] == outermost(needed(form.source))
 
 
-def test_declarations_are_found_outside_of_bodies_alone() -> None:
-    text = """// square(x) of a comment
-    constexpr int COUNT = int(sizeof(float));
-    template <class T> struct Pair { T first; void inside(int other()) { called(); } };
-    template <> __device__ __forceinline__ float round_to<float>(float value) { return local(value); }
-    __device__ __forceinline__ float twice(float x) { const auto each = [&](int i) { return i; }; return x; }
-    using word_t = unsigned int;
-    static_assert(COUNT == 4, "four");
-    """
-    assert declared(text) == {"COUNT", "Pair", "twice", "word_t"}
-
-
 def test_the_key_of_a_binary_covers_what_its_text_includes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

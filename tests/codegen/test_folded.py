@@ -13,7 +13,6 @@ import pytest
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.rows.compile.plan import plan_folded
 from normgen.kernel.group import Misfit
-from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.alone import defined, emitted, planned
@@ -29,8 +28,6 @@ input  x[{axes}]
 save   mu[{kept}]   = mean[{over}](x)
 output var[{kept}]: f32 = mean[{over}]((x - mu)^2)
 """
-
-# ------------------------------------------------------------------------------------------------- the plan
 
 # Axes of x, of its statistics, and of what they are over: what numbers rows, a row, what of it is folded, and
 # what a block stays within.
@@ -85,15 +82,6 @@ def test_a_batch_of_any_size_has_one_text():
     assert len(texts) == 1
 
 
-# ---------------------------------------------------------------------------------------------- what it gives
-
-
-def taken(groups: int, dtype: str, **extents: int) -> tuple[Launch, ...]:
-    package = subject("groupnorm_channels_last", groups=groups, strategy="folded").norm.package
-    binding = bound(package.forward, dtype, G=groups, **extents)
-    return plan_launches(package.forward, binding, HOST_MACHINE, "folded").launches
-
-
 # (samples, groups, channels of one, places): groups of parts of a vector, of several vectors, of no whole
 # number of either; more groups than threads, one vector a thread and several; fewer rows than thread groups;
 # rows that are no whole vectors.
@@ -106,8 +94,6 @@ SHAPES = [
 def test_groups_of_channels_that_come_last(shape, dtypes):
     samples, groups, channels, places = shape
     found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
-    launches = taken(groups, dtypes[:4].strip(","), B=samples, C=channels, rest=places)
-    assert "_folded_statistics_pipeline" in launches[0].entry
     made = case(found, dtypes, B=samples, C=channels, rest=places)
     prove(found, made, CHECKED, directions=("forward",))
 
@@ -126,9 +112,11 @@ def test_groups_that_are_far_from_their_neighbours(channels, within):
 
 
 def test_rows_that_begin_anywhere():
-    (statistics, *_) = taken(3, "bf16", B=2, C=105, rest=40)
-    assert "REALIGNED = true" in statistics.source
     found = subject("groupnorm_channels_last", groups=3, strategy="folded")
+    record = found.norm.package.forward
+    binding = bound(record, "bf16", G=3, B=2, C=105, rest=40)
+    statistics = plan_launches(record, binding, HOST_MACHINE, "folded").launches[0]
+    assert "REALIGNED = true" in statistics.source
     made = case(found, "bf16", B=2, C=105, rest=40)
     prove(found, replace(made, offset=1), CHECKED, directions=("forward",))
 
