@@ -1,4 +1,4 @@
-"""What is planned: rows, levels, column sums, and where no kernel fits."""
+"""What is planned: rows, column sums, rows that thread groups hold, and where no kernel fits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from normgen import bundled
 from normgen.codegen.strategies.stages import groups_of
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.rows.compile.plan import plan_rows
+from normgen.families.rows.compile.plan import plan_in_pieces, plan_rows, plan_whole
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.program import Program
 from normgen.kernel.group import Misfit
 from normgen.kernel.plan import KernelPlan
-from tests.codegen.norms import ATTRS, package_of
+from tests.codegen.alone import defined
+from tests.codegen.holding import subject
+from tests.codegen.norms import ATTRS, package_of, packaged
 
 
 def planned(program: Program, name: str) -> tuple[KernelPlan, ...]:
@@ -23,11 +25,8 @@ def planned(program: Program, name: str) -> tuple[KernelPlan, ...]:
 
 
 def plans(name: str, direction: str) -> tuple[KernelPlan, ...]:
-    source = bundled.read(name)
-    assert source is not None
-    definition = load_definition(source, ATTRS.get(name, {}))
-    program = definition.program if direction == "forward" else backward(definition)
-    return planned(program, name)
+    definition = load_definition(bundled.read(name), ATTRS.get(name, {}))
+    return planned(definition.program if direction == "forward" else backward(definition), name)
 
 
 def test_moments_take_one_exchange_where_the_row_is_resident():
@@ -81,11 +80,60 @@ def test_what_has_no_rows_says_why(spec, reason):
         planned(definition.program, "k")
 
 
-@pytest.mark.parametrize(("length", "inner"), [("128", ("G", "E")), ("2048", ("E",))])
+@pytest.mark.parametrize(("length", "inner"), [(128, ("G", "E")), (2048, ("E",))])
 def test_rows_that_the_spec_makes_short_are_joined(length, inner):
-    text = (
-        f"norm joined\nattr n: int = {length}\naxis E = n\ninput x[..., G, E]\noutput y[..., G, E] = x * 2\n"
-    )
-    definition = load_definition(Source("joined.norm", text), {})
+    declared = f"attr n: int = {length}\naxis E = n\ninput x[..., G, E]\n"
+    definition = defined(f"norm joined\n{declared}output y[..., G, E] = x * 2\n")
     (kernel,) = planned(definition.program, "joined")
     assert kernel.inner == inner and kernel.name == "joined" and not kernel.levels
+
+
+# --------------------------------------------------------------------------- rows that thread groups hold
+
+
+def test_parts_of_two_kinds_are_left_to_several_kernels():
+    (group,) = groups_of(centre(backward(subject("twice").definition)), "k")
+    with pytest.raises(Misfit):
+        plan_whole(group)
+
+
+def test_what_one_kernel_does_anyway_or_no_row_holds_has_no_such_strategy():
+    for name in ("instancenorm", "batchnorm_channels_last"):
+        assert "whole" not in {s.name for s in packaged(name).backward.strategies}
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "groups", "direction"),
+    [("parts.backward.cu", "groupnorm", 4, "backward"), ("pieces.forward.cu", "batchnorm", 0, "forward")],
+)
+def test_the_texts(file, name, groups, direction, golden):
+    record = getattr(subject(name, groups).norm.package, direction)
+    (found,) = [s for s in record.strategies if s.name == "whole"]
+    golden(file, "\n".join(form.source for kernel in found.kernels for form in kernel.forms))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "y[B, C, D] = x - mean[C](x)",  # no piece is contiguous
+        "y[B, C, D] = x - mean[C, D](x)",  # one piece
+        "y[B, C, D] = x - mean[B, D](x) - mean[D](x)",
+        "y[B, C, D] = x - mean[B, D](x) + v",  # an operand with part of a row, of which each piece has one
+    ],
+)
+def test_what_is_no_row_in_pieces(output):
+    definition = defined(f"norm n\ninput x[B, C, D]\ninput v[B]\noutput {output}\n")
+    (group,) = groups_of(centre(definition.program), "k")
+    with pytest.raises(Misfit):
+        plan_in_pieces(group)
+
+
+@pytest.mark.parametrize(("used", "found"), [("s", False), ("0", True)])
+def test_a_state_that_every_element_needs_is_updated_by_another_kernel(used, found):
+    text = f"""norm n
+input x[B, C, D]
+state s[C] = 0
+output y[B, C, D] = x - mean[B, D](x) + {used}
+update s = lerp(s, mean[B, D](x), 0.1)
+"""
+    assert ("whole" in {s.name for s in package_of(text).forward.strategies}) == found

@@ -21,10 +21,7 @@ from normgen.runtime.planning.choose import alternatives, plan_launches
 from tests.codegen.norms import H200, bound
 from tests.codegen.residing import BACKWARDS, BANDS, FORWARDS, GAINS, GROUPED, INSTANCES, spec, subject
 
-LAST = "groupnorm_channels_last"
-
-
-BATCHNORM = "batchnorm_channels_last"
+LAST, BATCHNORM = "groupnorm_channels_last", "batchnorm_channels_last"
 
 
 def plans(text: str) -> list[dict[str, tuple[object, ...]]]:
