@@ -137,7 +137,14 @@ def check(text: str, attrs: dict[str, object], chance: random.Random) -> None:
 
 
 # What clashes, clashes in a template: a few specs have them all.
-FEW = ("groupnorm_channels_last", "batchnorm", "local_response_norm", "rmsnorm_fp8", "layernorm", "rmsnorm2d")
+FEW = (
+    "groupnorm_channels_last",
+    "batchnorm_channels_last",
+    "local_response_norm",
+    "rmsnorm_fp8",
+    "layernorm",
+    "rmsnorm2d",
+)
 
 
 @pytest.mark.parametrize("turn", sampled(range(3), 0))

@@ -187,6 +187,12 @@ def test_short_rows_by_realigned_vectors(
     prove(replace(found, norm=Norm(found.norm.package)), case_of(found, 37, width, dtypes))
 
 
+def test_what_rows_share_begins_anywhere_too() -> None:
+    """Each sample's scale lies one element further from the one before than it is long."""
+    found = bundled_subject("adaln_modulate")
+    prove(found, case_of(found, 3, 2048, F32, offset=2, padded=True))
+
+
 # ------------------------------------------------------------------------------------------------ bits
 
 

@@ -10,6 +10,7 @@ import pytest
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.windows.launch.space import schedules
 from normgen.runtime.norm import Norm
+from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
 from tests.sampling import paired
 from tests.verify.subjects import CHECKED, bundled_subject, prove
@@ -21,13 +22,16 @@ WINDOWS = ("-2 .. 2", "-2 .. 1", "-4 .. 0", "1 .. 2", "-9 .. 9", "0 .. 0")
 LENGTHS = ((2, 8, 16), (1, 12, 25), (2, 5, 7), (1, 1, 9), (2, 40, 1), (2, 8, 245), (1, 4, 396))
 
 
-@pytest.mark.parametrize(
-    ("form", "lengths"),
-    [*(("march", n) for n in LENGTHS), *(("pixels", n) for n in LENGTHS[1:6:2]), ("direct", LENGTHS[0])],
-)
-def test_across_channels(form, lengths):
+WALKS = [*(("march", n) for n in LENGTHS), *(("pixels", n) for n in LENGTHS[1:6:2]), ("direct", LENGTHS[0])]
+
+
+@pytest.mark.parametrize("place", range(len(WALKS)), ids=lambda place: f"{WALKS[place]}")
+def test_across_channels(place):
+    """With each set of element types in turn."""
+    form, lengths = WALKS[place]
     found = subject(text(), form)
-    prove(found, case(found, dict(zip(("B", "C", "rest"), lengths, strict=True))))
+    sizes = dict(zip(("B", "C", "rest"), lengths, strict=True))
+    prove(found, case(found, sizes, DTYPE_SETS[place % len(DTYPE_SETS)]))
 
 
 @pytest.mark.parametrize(("form", "window"), paired(["march", "pixels", "direct"], WINDOWS))
