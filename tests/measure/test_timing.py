@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import pytest
 
 import normgen
+from normgen.devices.cuda.compile import compile_text
 from normgen.devices.cuda.executor import CudaExecutor
+from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Launch, LaunchPlan, Slot
 from normgen.measure.arithmetic import sets_for
 from normgen.measure.ceiling import VARIANTS, Ceiling
-from normgen.measure.clock import DriverClock
+from normgen.measure.clock import DriverClock, kernels
 from normgen.measure.norms import Bench, Case
 from normgen.measure.plans import measure_plan
 from normgen.measure.timing import (
@@ -210,3 +212,16 @@ def test_calls_write_into_the_arrays_of_their_set(driver: FakeDriver) -> None:
     sets = sets_for(64 * 256 * 4 * 2, driver.device.cache)
     # The launches behind the last wait are calls; they take turns.
     assert len({x.packed for x in mine[-sets:]}) == sets == len({x.packed for x in mine})
+
+
+@pytest.mark.nvcc
+def test_copies_and_triads_spill_nothing() -> None:
+    try:
+        _, report = compile_text(kernels(), "sm_90")
+    except ToolchainMissing as fault:
+        pytest.skip(f"the kernels that measure were not compiled: {fault}")
+    assert {u.entry for u in report} >= {
+        f"{kind}{words}" for kind in ("copy", "triad") for words in ("1", "2", "4", "1s", "2s", "4s")
+    }
+    assert not any(u.spilled for u in report)
+    assert max(u.registers for u in report) <= 64, "1024 threads must fit a multiprocessor"

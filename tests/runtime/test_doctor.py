@@ -1,4 +1,4 @@
-"""`normgen doctor` on imaginary machines: what it prints, and its exit code."""
+"""Imaginary machines: what `normgen doctor` says of them, and that what pip alone installs runs a norm."""
 
 from __future__ import annotations
 
@@ -26,12 +26,24 @@ PRELUDE = """
     from normgen.devices.cuda import compile as nvcc
     nvcc._USUAL_HOME = Path("/nonexistent")
     nvcc._wheel_homes = list
+"""
+DOCTOR = """
     from normgen.cli import main
     sys.argv = ["normgen", "doctor"]
     main()
 """
-
-
+# Without PyCUDA, nvcc or a C++ compiler.
+NORM = """
+    import numpy as np
+    import normgen
+    from normgen.arrays.device_array import DeviceArray
+    from normgen.devices.cuda.executor import default_driver
+    x, w = (DeviceArray.of(np.ones(shape, np.float32)) for shape in ((4, 64), (64,)))
+    norm = normgen.load("rmsnorm")
+    y, rstd = norm.forward(x, w)
+    norm.backward(dy=y, x=x, w=w, rstd=rstd)
+    print(default_driver().name, default_driver().compiler.name, type(y).__name__, y.shape)
+"""
 # The exit code, packages that are not installed, and the environment.
 SITUATIONS: dict[str, tuple[int, str, Mapping[str, str]]] = {
     "pip-alone": (exits.OK, "pycuda", PIP_ALONE),
@@ -55,7 +67,7 @@ def test_what_the_doctor_says(
     version = ".".join(map(str, need_nvrtc().version))
     fixture = "pycuda_machine" if name == "pycuda-nvcc" else "bindings_machine"
     machine: Machine = request.getfixturevalue(fixture)
-    done = machine.run(PRELUDE, HIDDEN=hidden, **environment)
+    done = machine.run(PRELUDE + DOCTOR, HIDDEN=hidden, **environment)
     assert (done.returncode, done.stderr) == (code, "")
     golden(f"doctor/{name}.txt", stripped(done.stdout, machine, version))
 
@@ -69,3 +81,16 @@ def stripped(text: str, machine: Machine, nvrtc: str) -> str:
     text = re.sub(r"sm_\d+ to sm_\d+", "sm_LEAST to sm_MOST", text)
     text = re.sub(rf"(NVRTC(?: of CUDA)?|nvrtc of CUDA) {re.escape(nvrtc)}\b", r"\1 VERSION", text)
     return text.replace(f"libnvrtc.so.{nvrtc.partition('.')[0]}", "libnvrtc.so")
+
+
+@pytest.mark.nvrtc
+def test_what_pip_alone_installs_runs_a_norm(bindings_machine: Machine) -> None:
+    need_nvrtc()
+    said = "cuda-bindings nvrtc DeviceArray (4, 64)\n"
+    assert bindings_machine.check(PRELUDE + NORM, HIDDEN="pycuda", **PIP_ALONE) == said
+    launched = [line.split()[1] for line in bindings_machine.log if line.startswith("launch")]
+    assert launched[0].startswith("rmsnorm_forward") and launched[-1].startswith("rmsnorm_backward")
+    compiled = [*(bindings_machine.root / "cache").rglob("*.cubin")]
+    assert len(compiled) == len(set(launched)) and not bindings_machine.compiles
+    assert bindings_machine.check(PRELUDE + NORM, HIDDEN="pycuda", **PIP_ALONE) == said
+    assert [*(bindings_machine.root / "cache").rglob("*.cubin")] == compiled
