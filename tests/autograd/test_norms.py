@@ -131,15 +131,14 @@ def test_a_result_written_over_is_noticed_where_it_is_kept() -> None:
 
 def test_one_tensor_for_two_operands_gets_both_gradients() -> None:
     norm, q, w = load("qk_norm"), leaf(4, 16), leaf(8, seed=1)
-    dq, dk = draw(4, 16, seed=2), draw(4, 16, seed=3)
-    outputs = apply(norm, q, q, w, w)
-    (outputs.qn * dq + outputs.kn * dk).sum().backward()
     apart = [leaf(4, 16), leaf(4, 16), leaf(8, seed=1), leaf(8, seed=1)]
-    outputs = apply(norm, *apart)
-    (outputs.qn * dq + outputs.kn * dk).sum().backward()
-    one, two, three, four = (each.grad for each in apart)
-    np.testing.assert_allclose(q.grad, one + two, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(w.grad, three + four, rtol=1e-5, atol=1e-5)
+    for _ in range(2):  # what was there is added to
+        for each in ((q, q, w, w), apart):
+            outputs = apply(norm, *each)
+            (outputs.qn * draw(4, 16, seed=2) + outputs.kn * draw(4, 16, seed=3)).sum().backward()
+        one, two, three, four = (each.grad for each in apart)
+        np.testing.assert_allclose(q.grad, one + two, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(w.grad, three + four, rtol=1e-5, atol=1e-5)
 
 
 def test_a_computed_param_used_twice_gathers_in_the_kernel_too() -> None:
