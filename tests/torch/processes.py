@@ -79,6 +79,12 @@ def _dims(*tensors):
     return [getattr(each.placements[0], "dim", None) for each in tensors]
 
 
+# No sum over a part of D is linear in what follows, and the length of ... is not that of a part of it.
+SHARES = """norm shares
+input  x[..., D]
+let    e = exp(x)
+output y[..., D] = e / sum[D](e) / size[...]
+"""
 # A norm, its attrs, the shapes of its operands; dimensions of x along which y is cut as x is, and others.
 CUT = (
     ("layernorm", {}, ((4, 2, 8), (8,), (8,)), (0, 1), (2,)),
@@ -86,6 +92,7 @@ CUT = (
     ("batchnorm", {}, ((4, 6, 5), (6,), (6,)), (1,), (0,)),
     ("instancenorm", {}, ((4, 6, 5), (6,), (6,)), (0, 1), (2,)),
     ("softmax", {}, ((4, 2, 8),), (0, 1), (2,)),
+    (SHARES, {}, ((4, 2, 8),), (), (0, 1, 2)),
 )
 
 
