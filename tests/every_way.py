@@ -42,20 +42,19 @@ def _ways(record: PassRecord, binding: Binding, device: Machine, picked: Picked)
 class Ways:
     """Plans launches in the way whose turn it is. `turns`: how many ways the calls so far have at most.
 
-    `picked`: of all offers for a kernel those to be run; `only`: of these strategies.
+    `picked`: of all offers for a kernel those to be run.
     """
 
-    def __init__(self, picked: Picked = kinds, only: Sequence[str] = ()) -> None:
+    def __init__(self, picked: Picked = kinds) -> None:
         self.turn, self.turns = 0, 1
         self.choice: Choice | None = None
-        self._picked, self._only = picked, only
+        self._picked = picked
         self._known: dict[tuple[int, Binding], tuple[Choice, ...]] = {}
 
     def __call__(self, record: PassRecord, binding: Any, device: Any) -> LaunchPlan:
         key = id(record), binding
         if key not in self._known:
-            every = _ways(record, binding, device, self._picked)
-            self._known[key] = tuple(w for w in every if not self._only or w.strategy in self._only)
+            self._known[key] = tuple(_ways(record, binding, device, self._picked))
         choices = self._known[key]
         self.turns = max(self.turns, len(choices))
         self.choice = choices[self.turn % len(choices)]
@@ -64,11 +63,9 @@ class Ways:
         return found.plan
 
 
-def in_every_way(
-    subject: Subject, picked: Picked = kinds, only: Sequence[str] = ()
-) -> Iterator[tuple[Subject, Ways]]:
+def in_every_way(subject: Subject, picked: Picked = kinds) -> Iterator[tuple[Subject, Ways]]:
     """The subject as it runs in one way after the other, for as long as there are more."""
-    ways = Ways(picked, only)
+    ways = Ways(picked)
     while ways.turn < ways.turns:
         yield replace(subject, norm=Norm(subject.norm.package, planner=ways)), ways
         ways.turn += 1
