@@ -20,6 +20,8 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.devices.host.load import Unloadable, read_whole
 from normgen.errors import ToolchainMissing
 
+pytestmark = pytest.mark.kernels
+
 ROOT = Path(__file__).parents[2]
 TEXT = """
 extern __shared__ float4 smem[];

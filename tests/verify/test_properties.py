@@ -81,7 +81,7 @@ def definition_of(text: str):  # type: ignore[no-untyped-def]
 
 
 @given(ANY_SPECS, st.integers(0, 5))
-@settings(STEADY, max_examples=120)
+@settings(STEADY, max_examples=80)
 def test_drawn_specs_have_the_gradient_of_their_differences(text: str, seed: int) -> None:
     """And the centred programs, which the kernels are made of, have the values of the plain ones."""
     note(text)
@@ -102,7 +102,7 @@ def test_drawn_specs_have_the_gradient_of_their_differences(text: str, seed: int
 
 
 @given(ANY_SPECS, st.sampled_from([0.0, 3.0, 1000.0]), st.integers(1, 5), st.integers(1, 300))
-@settings(STEADY, max_examples=120)
+@settings(STEADY, max_examples=80)
 def test_float32_evaluation_of_drawn_specs_stays_within_the_bounds(
     text: str, shift: float, rows: int, width: int
 ) -> None:

@@ -18,6 +18,8 @@ from normgen.verify.draw import attr_choices
 from normgen.verify.texts import check_texts, forms, texts
 from tests.verify.subjects import bundled_source
 
+pytestmark = pytest.mark.kernels
+
 SOUND = '// a kernel\nconstexpr int n = 1;\nextern "C" __global__ void first(float* y) { y[n] = 1; }\n'
 OTHER = SOUND.replace("n = 1", "n = 2").replace("first", "second")
 
