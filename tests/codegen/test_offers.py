@@ -45,12 +45,13 @@ def covering(offers: tuple[Candidate, ...]) -> list[Candidate]:
         switches = [name for name, value in knobs.items() if value is True]
         return {*knobs.items(), ("form and switches", f"{knobs.get('form')} {switches}")}
 
-    left = {pair for each in offers for pair in pairs(each)}
+    have = [pairs(each) for each in offers]
+    left = set().union(*have)
     found: list[Candidate] = []
     while left:
-        best = max(offers, key=lambda each: len(left & pairs(each))) if found else offers[0]
-        found.append(best)
-        left -= pairs(best)
+        best = max(range(len(offers)), key=lambda place: len(left & have[place])) if found else 0
+        found.append(offers[best])
+        left -= have[best]
     return found
 
 
