@@ -182,8 +182,8 @@ class Norm:
 
     def warmup(self, sizes: Sizes, dtypes: str | Mapping[str, str] = "f32", device: object = "cuda") -> None:
         """Compile and load, on a device, what calls with such contiguous arrays will need, and those that
-        differ from them in how many rows they have: at most two texts for each kernel that works on rows.
-        Several are compiled at a time."""
+        differ from them in how many rows they have: at most two texts for each kernel that works on rows,
+        and one more beyond 2^31 elements. Several are compiled at a time."""
         key = device_key(device)
         run = [each for each in self._dispatchers.values() if each.direction.record.strategies]
         calls = [(each, imagined(each.direction, sizes, dtypes, key)) for each in run]

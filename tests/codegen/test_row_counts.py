@@ -1,4 +1,4 @@
-"""However many rows calls have, a kernel of one width and type has at most two texts, known ahead."""
+"""However many rows calls have, a kernel of one width and type has at most two texts, and one more beyond 2^31 elements, known ahead."""
 
 from __future__ import annotations
 
