@@ -1,4 +1,5 @@
-"""However many rows calls have, a kernel of one width and type has at most two texts, and one more beyond 2^31 elements, known ahead."""
+"""However many rows calls have, a kernel of one width and type has at most two texts, known ahead, and
+one more beyond 2^31 elements."""
 
 from __future__ import annotations
 
