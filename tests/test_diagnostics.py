@@ -10,6 +10,7 @@ import pytest
 
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError, position, render, render_all
 from normgen.dsl import load_definition
+from normgen.ir.grad import backward
 
 INDEX = Path(__file__).parent / "diagnostics.md"
 EXAMPLE = re.compile(
@@ -25,6 +26,8 @@ def _message(spec: str, attrs: dict[str, object]) -> str:
     source = Source("example.norm", re.sub(r"<U\+(\w+)>", lambda m: chr(int(m[1], 16)), spec))
     try:
         definition = load_definition(source, attrs)
+        if definition.of:
+            backward(definition)
     except SpecError as error:
         return str(error)
     return render_all(definition.warnings, source)

@@ -58,7 +58,8 @@ def check(spec: ast.Spec, attrs: Mapping[str, object], source: Source) -> Defini
         message = f"values depend on one another too deeply, or nest more than {DEEPEST} levels"
         raise SpecError([Diagnostic("nesting", message, (label,))], source) from None
     warnings = tuple(_in_order(checker.warnings()))
-    return Definition(program, request.of, request.wrt, source, warnings, opened)
+    moved = tuple(update.state for update in program.updates)
+    return Definition(program, request.of, request.wrt, source, warnings, opened, moved)
 
 
 def _in_order(diagnostics: list[Diagnostic]) -> list[Diagnostic]:

@@ -18,6 +18,7 @@ from normgen.ir.centre import as_mean
 from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reductions, round_to, select, walk
 from normgen.ir.facts import is_finite
 from normgen.ir.limit import limited
+from normgen.ir.moved import refuse_moved
 from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
 from normgen.ir.recover import transform, use_kept, without_stops
@@ -26,9 +27,13 @@ from normgen.ir.work import spend
 
 
 def backward(definition: Definition) -> Program:
-    """The derived backward program; `SpecError` where that takes too many steps (see `limit`)."""
+    """The derived backward program. `SpecError` where that takes too many steps (see `limit`), or reads what
+    is gone when it runs (see `moved`).
+    """
     with limited(definition, "the backward"):
-        return _backward(definition)
+        derived = _backward(definition)
+    refuse_moved(definition, derived.results)
+    return derived
 
 
 def _backward(definition: Definition) -> Program:
@@ -43,7 +48,8 @@ def _backward(definition: Definition) -> Program:
     }
     plain = without_stops([*raw.values(), *forward], lets)
     sources = [plain[e] for e in raw.values()]
-    recovered = use_kept(sources, [(name, plain[d]) for name, d in kept], [plain[e] for e in walk(*forward)])
+    read_back = [(name, plain[d]) for name, d in kept]
+    recovered = use_kept(sources, read_back, [plain[e] for e in walk(*forward)], moved=definition.moved)
     # Without its stops a node may fold into others, and then stands nowhere.
     image = {node: recovered[plain[node]] for node in walk(*forward)}
     tidy = factored([recovered[e] for e in sources], set(image.values()))

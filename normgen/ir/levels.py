@@ -98,7 +98,8 @@ def _differentiated(below: Definition) -> Level | None:
     )
     lets = {t.name for t in program.operands if t.role == "let"}
     closed = _reading(_closed(opened, lets), lets)
-    level = Definition(closed, tuple(of), wrt, below.source, (), _reading(opened, lets) if lets else None)
+    whole = _reading(opened, lets) if lets else None
+    level = Definition(closed, tuple(of), wrt, below.source, (), whole, below.moved)
     return Level(_live(level), {own: f"d{name}" for name, own in cotangents.items()}, of)
 
 

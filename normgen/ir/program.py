@@ -128,7 +128,8 @@ class Definition:
 
     `of` names outputs and lets; where it is empty there is no backward. `wrt` may name lets too: then
     `opened` is the program to differentiate. There such a let is an operand of role "let" that its uses
-    load; the binding of its name still says what it is.
+    load; the binding of its name still says what it is. `moved` are the states that the forward updates,
+    which hold their new values when a backward of any order runs.
     """
 
     program: Program
@@ -137,6 +138,7 @@ class Definition:
     source: Source
     warnings: tuple[Diagnostic, ...]
     opened: Program | None = None
+    moved: tuple[str, ...] = ()
 
     @property
     def to_differentiate(self) -> Program:

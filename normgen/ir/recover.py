@@ -9,7 +9,7 @@ reductions than before is not made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -93,49 +93,58 @@ def use_kept(
     kept: Sequence[tuple[str, Expr]],
     also: Sequence[Expr] = (),
     smooth: bool = False,
+    moved: Collection[str] = (),
 ) -> dict[Expr, Expr]:
     """The image of every node below `roots` and `also`, reading kept values (name, definition) where
     possible. `smooth`: only so that derivatives by the kept values exist wherever those by the operands do.
+    `moved`: operands that can no longer be read, and so are recovered themselves.
     """
     image = {node: node for node in walk(*roots, *(d for _, d in kept), *also)}
     for name, original in kept:
         value = load(name, original.axes)
-        moved = isinstance(image[original], Load)
+        copied = isinstance(image[original], Load)
         # The exponential of a definition is one more thing known, so it has a turn of its own.
         for recipes in (_recipes, _exponential_recipes):
-            best, cost = image, _cost(image[root] for root in roots)
+            best, cost = image, _cost((image[root] for root in roots), moved)
             present = set(walk(*(image[root] for root in roots)))
-            for recipe in recipes(image[original], value, smooth):
-                if recipe.base not in present and not moved:
+            for recipe in recipes(image[original], value, smooth, moved):
+                if recipe.base not in present and not copied:
                     continue  # nothing to replace
                 table = recipe.apply(image.values())
                 attempt = {node: table[e] for node, e in image.items()}
-                now = _cost(attempt[root] for root in roots)
-                # A state has moved on since the forward; its copy has not.
-                if now < cost or moved:
+                now = _cost((attempt[root] for root in roots), moved)
+                # Another call may move a state on before the backward, and not its copy.
+                if now < cost or copied:
                     best, cost = attempt, now
             image = best
     return image
 
 
-def _cost(roots: Iterable[Expr]) -> tuple[int, int]:
+def _cost(roots: Iterable[Expr], moved: Collection[str]) -> tuple[int, int, int]:
     nodes = list(walk(*roots))
-    return sum(isinstance(n, Reduce) for n in nodes), len(nodes)
+    gone = sum(_is_of(n, moved) for n in nodes)
+    return gone, sum(isinstance(n, Reduce) for n in nodes), len(nodes)
 
 
-def _recipes(definition: Expr, value: Expr, smooth: bool) -> Iterator[_Recipe]:
+def _is_of(node: Expr, tensors: Collection[str]) -> bool:
+    return isinstance(node, Load) and node.tensor in tensors
+
+
+def _recipes(definition: Expr, value: Expr, smooth: bool, moved: Collection[str]) -> Iterator[_Recipe]:
     """What may be read off a kept value: itself, or a base of a product."""
     if isinstance(definition, Const | Scalar | Extent):
         return
     yield _Recipe(definition, Fraction(1), ONE, value, smooth)
     if isinstance(definition, Mul):
         for base, e in definition.factors:
-            if children(base):
+            if children(base) or _is_of(base, moved):
                 rest = [power(b, f) for b, f in definition.factors if b is not base]
                 yield _Recipe(base, e, mul(definition.coefficient, *rest), value, smooth)
 
 
-def _exponential_recipes(definition: Expr, value: Expr, smooth: bool) -> Iterator[_Recipe]:
+def _exponential_recipes(
+    definition: Expr, value: Expr, smooth: bool, moved: Collection[str]
+) -> Iterator[_Recipe]:
     """exp(t + c * log(u)) is exp(t) * u^c."""
     if not isinstance(definition, Add):
         return

@@ -149,12 +149,18 @@ def check_gradient(
 ) -> dict[str, float]:
     """The largest error of each derived gradient, relative to the largest difference quotient of it.
 
-    `arrays` hold operands and cotangents; statistics that the backward reads come from the forward program.
+    `arrays` hold operands and cotangents; statistics that the backward reads come from the forward program,
+    and so do the states that it updates.
     """
     saved = evaluate(definition.program, arrays, extents, scalars)
-    got = evaluate(derived, {**saved, **arrays}, extents, scalars)
+    got = evaluate(derived, {**saved, **arrays, **new_states(definition.program, saved)}, extents, scalars)
     want = finite_differences(definition, arrays, extents, scalars)
     return {name: _relative(got[name], want[name]) for name in want}
+
+
+def new_states(program: Program, results: Mapping[str, Array]) -> dict[str, Array]:
+    """What the states of a program hold after its updates, of the results of `evaluate`."""
+    return {u.state: results[f"update:{u.state}"] for u in program.updates}
 
 
 def _relative(got: Array, want: Array) -> float:

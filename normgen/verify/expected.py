@@ -2,7 +2,8 @@
 
 The backward is fed the statistics of the float64 reference, rounded as they are stored, never the kernel's
 own: so a fault of one direction cannot hide one of the other. What is kept as an output is read as it is
-stored; a save counts as exact, and the bound accounts for the rounding of its storage.
+stored; a save counts as exact, and the bound accounts for the rounding of its storage. States hold their new
+values by then.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ def read_back(
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray], dict[str, FloatArray]]:
     """What the backward reads: as it is meant, as it is stored, and the difference where that is an
     error."""
-    exact, stored, errors = dict(arrays), dict(arrays), {}
+    updated = {update.state: f"update:{update.state}" for update in program.updates}
+    moved = {state: saved[name] for state, name in updated.items() if state not in case.absent}
+    exact, errors = {**arrays, **moved}, {}
+    stored = dict(exact)
     for result in program.results:
         if not result.kept:
             continue
