@@ -17,6 +17,11 @@ _RECORDED = (
     "torch.no_grad(); or use normgen.torch, which is recorded"
 )
 
+_LAZY = (
+    "its memory does not hold its values, but negatives or nothing: give .resolve_neg().clone(), or use "
+    "normgen.torch, which does"
+)
+
 
 class Torch(Library):
     """Tensors. One that PyTorch records for its derivatives is refused: it would see nothing of what is done
@@ -31,6 +36,8 @@ class Torch(Library):
         device = array.device
         if _is_recorded(array):
             raise TypeError(_RECORDED)
+        if array.is_neg() or array._is_zerotensor():
+            raise TypeError(_LAZY)
         if array.layout is not sys.modules["torch"].strided:
             raise TypeError(f"a {array.layout} tensor is not strided: use .to_dense()")
         dtype = names_of_types(sys.modules["torch"]).get(array.dtype)
@@ -49,6 +56,8 @@ class Torch(Library):
         if array.requires_grad and _is_recorded(array):
             raise TypeError(_RECORDED)
         pointer = array.data_ptr()
+        if array.is_neg() or (not pointer and array._is_zerotensor()):
+            raise TypeError(_LAZY)
         return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
 
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
@@ -75,6 +84,13 @@ def _is_recorded(tensor: Any) -> bool:
 
 
 TORCH = Torch()
+
+
+def resolved(tensor: Any) -> Any:
+    """A tensor with the values of this one in memory: itself unless it stands for other ones, as the
+    imaginary part of a conjugate and the zeros of forward mode do."""
+    plain = tensor.resolve_neg()
+    return plain.clone() if plain._is_zerotensor() else plain
 
 
 @cache

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
-import torch
-
-from normgen.arrays.torch import TORCH
+from normgen.arrays.torch import TORCH, resolved
 from normgen.arrays.views import packed
 from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
@@ -99,11 +97,9 @@ class Calls:
             else:
                 owner, pointer = tensor, tensor.data_ptr()
                 pointers.append(pointer)
-                aligned = pointer & 15
-                # Memory holds the negative of the imaginary part of a conjugate, which is never aligned.
-                if aligned and tensor.is_neg():
-                    return self.run(tuple(map(_resolved, tensors)), numbers, wanted, memory)
-                key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, aligned)
+                if tensor.is_neg() or (not pointer and tensor._is_zerotensor()):
+                    return self.run(self._resolved(tensors), numbers, wanted, memory)
+                key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, pointer & 15)
         known = self._known.get(found := tuple(key))
         if known is None:
             known = self._unusual(tensors, numbers, wanted) or self.prepare(tensors, numbers, wanted)
@@ -131,6 +127,20 @@ class Calls:
         bits = sum(1 << place for place, name in enumerate(self._results) if name in wanted)
         return bits if memory is None else bits | _PASSING
 
+    def _resolved(self, tensors: Tensors) -> Tensors:
+        """The operands with the values that they stand for in memory: some hold the negative of these, or
+        zeros that are nowhere. RuntimeError for such a state, which the results could not be written to."""
+        made = []
+        for name, tensor in zip(self._dispatcher.direction.reads, tensors, strict=True):
+            values = None if tensor is None else resolved(tensor)
+            if values is not tensor and name in self._dispatcher.direction.updated:
+                raise RuntimeError(
+                    f"state {name} is updated in place, but its memory does not hold its values: "
+                    f"give {name}.resolve_neg().clone()"
+                )
+            made.append(values)
+        return tuple(made)
+
     def prepare(
         self,
         tensors: tuple[Any, ...],
@@ -154,10 +164,6 @@ class Calls:
             for place, (shape, dtype) in enumerate(prepared.made)
         )
         return repeated(prepared, settled.head[len(prepared.operands) :], layouts)
-
-
-def _resolved(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.resolve_neg()
 
 
 def strides_last(shape: Shape) -> tuple[Shape, Shape]:

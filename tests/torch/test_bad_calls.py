@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch.norms import functional, nt, torch
+from tests.torch.norms import nt, torch
 
 RMS, DYT, BATCH, GROUP = (
     nt.load("rmsnorm"), nt.load("dyt"), nt.load("batchnorm"), nt.load("groupnorm", groups=2)
@@ -109,11 +109,3 @@ def test_what_does_not_require_a_gradient_has_pytorchs_own_error():
     made = norm(X.clone().requires_grad_(), torch.tensor(2.0))
     with pytest.raises(RuntimeError, match="does not require grad and does not have a grad_fn"):
         made.amax.backward()
-
-
-@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128])
-@pytest.mark.filterwarnings("ignore:ComplexHalf")
-def test_tensors_that_memory_holds_the_negative_of(dtype):
-    x = torch.view_as_complex(torch.randn(3, 8, 2)).to(dtype).conj().imag
-    assert x.is_neg()
-    torch.testing.assert_close(nt.load("softmax")(x), functional.softmax(x, -1), atol=1e-3, rtol=1e-3)
