@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -18,22 +19,23 @@ import pytest
 import normgen
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "normgen", "specs")
+NOT_SOURCES = (".git", ".venv", ".carry", "__pycache__", "build", "dist", "*.egg-info", ".*_cache")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel that was built from the source distribution, as an installer without a wheel does it."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, tree / name)
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a source distribution of this tree, and with the wheel that was built from it, as an
+    installer without a wheel does it."""
+    tree = tmp_path_factory.mktemp("tree") / "normgen"
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_SOURCES))
     dist = tmp_path_factory.mktemp("dist")
     _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(tree)])
-    (found,) = dist.glob("*.whl")
+    return dist
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (found,) = distributions.glob("*.whl")
     return found
 
 
@@ -57,6 +59,18 @@ def _run(command: list[str], cwd: Path | None = None) -> str:
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def test_the_source_distribution_can_be_read_and_tested(distributions: Path) -> None:
+    (archive,) = distributions.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        carried = {name.partition("/")[2] for name in files.getnames()}
+    folders = ("docs", "normgen", "specs", "tests", "tools", "bench")
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    wanted = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+    files_at_the_top = {path.name for path in ROOT.iterdir() if path.is_file() and path.name[0] != "."}
+    assert len(wanted) > 500
+    assert not (wanted | files_at_the_top) - carried
 
 
 def test_the_wheel_carries_every_file(wheel: Path) -> None:
