@@ -149,7 +149,7 @@ class _Splitter:
         done = [
             r
             for r in pending
-            if r.expr.axes == kept and (found := reductions(r.expr)) and set(found) <= cut.sums
+            if _is_as_wide(r, kept) and (found := reductions(r.expr)) and set(found) <= cut.sums
         ]
         number = next(self.steps)
         label = f"{self.name}_statistics" + (f"_{number}" if number > 1 else "")
@@ -164,7 +164,7 @@ class _Splitter:
     def _cut(self, pending: list[Result], waiting: list[Result], forced: bool) -> _Cut | None:
         """The next reductions to compute on their own, or None where the rest needs no cut."""
         roots = [r.expr for r in (*pending, *waiting)]
-        later = {r.expr for r in waiting}
+        later = {r.expr for r in waiting} | {r.expr for r in pending if not _is_as_wide(r, r.expr.axes)}
         first = [n for n in reductions(*roots) if not reductions(n.arg)]
         blocking = first if forced else [n for n in first if is_needed_within(n, [r.expr for r in pending])]
         if not blocking:
@@ -251,6 +251,12 @@ class _Splitter:
             )
         sums = frozenset(n for r in made.values() for n in reductions(r.expr))
         return _Cut(space, tuple(made.values()), table, sums)
+
+
+def _is_as_wide(result: Result, kept: Axes) -> bool:
+    """Whether the kernel that reduces to these axes may write a result: not what has the same value along
+    further ones."""
+    return result.expr.axes == result.tensor.axes == kept
 
 
 def _space(node: Reduce) -> Axes:
