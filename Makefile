@@ -5,6 +5,9 @@
 # VENV        where the environment goes (default: .venv)
 # PYTEST_ARGS further arguments of pytest, for example PYTEST_ARGS="-k cli"
 # LAUNCHERS   the launchers whose tests may not be skipped; without pycuda among them, PyCUDA is not built
+# GPU_PYTHON    an interpreter that has PyTorch and pytest, for `make test-gpu` (default: that of .venv)
+# GPU_ARGS      further arguments of it: GPU_ARGS="--groups 'graphs queues' -- -k batchnorm"
+# SEED          what the random cases of `make test-gpu` are drawn from (default: 0)
 # BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv)
 # BENCH_OUT     the folder of the results (default: bench/results/h100)
 # BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm --dtypes bf16 --budget 300 --missing
@@ -15,6 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 p
 PYTEST_ARGS ?=
 WORKERS ?= auto
 LAUNCHERS ?= pycuda cuda-bindings
+SEED ?= 0
 BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
 BENCH = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python)
@@ -23,7 +27,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch lint format golden bench wheel clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu lint format golden bench wheel clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -73,6 +77,13 @@ $(VENV)/.installed-torch: $(VENV)/.installed-dev
 
 test-torch: $(VENV)/.installed-torch ## the tests of normgen.torch; PyTorch's CPU build is enough
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTORCH_TESTS) $(PYTEST_ARGS)
+
+$(VENV)/.installed-gpu: $(VENV)/.installed-torch $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda)
+	@touch $@
+
+test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## what needs a GPU, in ten minutes; before every release
+	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GPU_PYTHON),$(BIN)/python) -m tests.gpu.run \
+		--launchers "$(LAUNCHERS)" --seed $(SEED) $(GPU_ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
 	$(BIN)/ruff check .

@@ -1,0 +1,69 @@
+"""A plugin of pytest for the processes of `make test-gpu`: a part of the tests, for so long, told as it goes.
+
+Each line of the report is one event, so that it says what ran even where the process ends by a fault.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NO_TIME = "no time was left"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="0/1", help="which of how many processes this is")
+    parser.addoption("--seconds", type=float, default=60.0, help="after which no test begins")
+    parser.addoption("--order", default="0", help="what the order of tests is drawn from")
+    parser.addoption("--report", type=Path, help="the file of events")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Reporter(config))
+
+
+class _Reporter:
+    def __init__(self, config: pytest.Config) -> None:
+        options = config.option
+        self.part, self.of = map(int, options.part.split("/"))
+        self.order, self.end = options.order, time.monotonic() + options.seconds
+        self.file = options.report.open("a", buffering=1)
+
+    def tell(self, **event: Any) -> None:
+        self.file.write(json.dumps(event) + "\n")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """The tests of this process, in an order in which any that time cuts off are drawn at random."""
+        chosen = [item for item in items if item.get_closest_marker("gpu")]
+        drawn = sorted(
+            chosen, key=lambda item: hashlib.sha256(f"{self.order} {item.nodeid}".encode()).digest()
+        )
+        items[:] = drawn[self.part :: self.of]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if time.monotonic() > self.end:
+            pytest.skip(NO_TIME)
+        self.tell(begins=item.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self._tell_of(report, 0.0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            self._tell_of(report, report.duration)
+
+    def _tell_of(self, report: Any, seconds: float) -> None:
+        reason = ""
+        if report.skipped:
+            reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        elif report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = crash.message if crash is not None else str(report.longrepr)
+        self.tell(test=report.nodeid, outcome=report.outcome, reason=reason[:2000], seconds=round(seconds, 2))
