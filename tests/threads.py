@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import subprocess
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 
@@ -29,6 +33,29 @@ def at_once(*calls: Callable[[], Any], seconds: float = 60) -> list[Any]:
         raise raised[0]
     assert len(results) == len(calls), f"calls that do not end: {set(range(len(calls))) - set(results)}"
     return [results[index] for index in range(len(calls))]
+
+
+_FOREIGN = """#include <pthread.h>
+static void* twice(void* call) { ((void (*)())call)(); ((void (*)())call)(); return 0; }
+void foreign(void* call) { pthread_t made; pthread_create(&made, 0, twice, call); pthread_join(made, 0); }
+"""
+
+
+@cache
+def _foreign() -> Any:
+    folder = Path(mkdtemp())
+    (folder / "foreign.c").write_text(_FOREIGN)
+    command = ["gcc", "-shared", "-fPIC", "foreign.c", "-o", "foreign.so", "-lpthread"]
+    subprocess.run(command, cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "foreign.so")).foreign
+
+
+def foreign(call: Callable[[], Any]) -> list[Any]:
+    """What two calls return in a thread that Python has not made, and forgets after each."""
+    results: list[Any] = []
+    run = ctypes.CFUNCTYPE(None)(lambda: results.append(call()))
+    _foreign()(run)
+    return results
 
 
 def forked(*calls: Callable[[], Any], seconds: float = 60) -> None:

@@ -117,30 +117,6 @@ def clear(device: DeviceKey, address: int, size: int, stream: int) -> None:
         context_of(device).fill_zero(address, size, stream)
 
 
-def scratch(library: Library, owner: Any, device: DeviceKey, size: int) -> tuple[int, Any]:
-    """Raw memory next to an array, from the same library's allocator: its address, and what keeps it."""
-    array, address = library.empty(owner, device, (-(-size // 4),), "f32")
-    return address, array
-
-
-def zero_scratch(
-    library: Library, owner: Any, device: DeviceKey, size: int, stream: int
-) -> tuple[int, Any] | None:
-    """The same, all zeros when this returns. None while a graph is made of what is put into the stream, or
-    into the one that the array's library works on: it would be cleared at each replay, and not now."""
-    own = 0
-    if device != HOST:
-        own = library.stream(owner, device)
-        context = context_of(device)
-        if context.capturing(stream) or context.capturing(own):
-            return None
-    address, array = scratch(library, owner, device, size)
-    clear(device, address, size, own)
-    if device != HOST:
-        context_of(device).finish(own)
-    return address, array
-
-
 def stream_of(view: View, asked: Any = None) -> int:
     """The stream to run on: as asked for, or else the one that the array's owner works on now: its library's,
     its producer's, or the default."""

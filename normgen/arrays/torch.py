@@ -28,6 +28,7 @@ class Torch(Library):
     with it here."""
 
     name = "torch"
+    in_order = True
 
     def knows(self, array: Any) -> bool:
         return is_a(array, "torch", "Tensor")

@@ -37,6 +37,9 @@ class Library(Protocol):
     """
 
     name: str  # in messages
+    # Whether memory that is let go is given out again in the order of the stream that was current where it
+    # was made, and within a graph to that graph alone.
+    in_order: bool = False
     # (array) -> its address, and a key: equal only for arrays that a call prepared for one of them fits.
     # For libraries where that costs less than a look: calls like one before then take no look.
     glance: Callable[[Any], tuple[Any, Any]] | None = None

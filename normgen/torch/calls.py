@@ -11,8 +11,8 @@ from normgen.arrays.views import packed
 from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
 from normgen.launching.layout import Shape
-from normgen.runtime.calls.prepared import PreparedCall
-from normgen.runtime.calls.workspace import Memory, ThreadMemory
+from normgen.runtime.calls.prepared import NOWHERE, PreparedCall, fire
+from normgen.runtime.calls.workspace import MEMORY
 from normgen.runtime.norm import Norm
 from normgen.torch import native
 from normgen.torch.dtypes import TYPES
@@ -21,21 +21,15 @@ Tensors = tuple[Any, ...]  # in order, None for those left out
 Numbers = tuple[float, ...]
 
 KEPT = 1024
-_PASSING = 1 << 62  # a call whose scratch memory is its own
-# (one of the operands, all of them, the addresses of those that are there, scratch memory) -> all results in
-# order.
-Repeated = Callable[[Any, Tensors, list[Any], Memory], tuple[Any, ...]]
-
-
-# Where scratch memory lies, None for memory of one call -> what the extension is told.
-Told = Callable[["Memory | None"], "tuple[Any, ...]"]
+# (one of the operands, all of them, the addresses of those that are there) -> all results in order.
+Repeated = Callable[[Any, Tensors, list[Any]], tuple[Any, ...]]
 
 
 class Known(NamedTuple):
     """A call that was prepared: what makes it again, and how the extension learns of it, if at all."""
 
     repeated: Repeated
-    told: Told | None = None
+    told: Callable[[], tuple[Any, ...]] | None = None
 
 
 # The shape, the strides and the element type of a result.
@@ -52,7 +46,6 @@ class Calls:
         self._unusual = unusual
         self._dispatcher = norm.dispatcher(direction)
         self._attrs = tuple(attr.name for attr in norm.package.attrs)
-        self._memory = ThreadMemory(spare=True)
         self._results = tuple(self._dispatcher.direction.results)
         self._known: dict[tuple[Any, ...], Known] = {}
         self._extension: Any = None
@@ -78,13 +71,11 @@ class Calls:
         tensors: tuple[Any, ...],
         numbers: tuple[float, ...],
         wanted: tuple[str, ...],
-        memory: Memory | None = None,
     ) -> tuple[Any, ...]:
-        """All results in order, None for those that are not wanted. `memory`: for what kernels need besides,
-        the thread's own by default."""
+        """All results in order, None for those that are not wanted."""
         if native.EXTENSION.there:
             calls = self.fast(native.EXTENSION.loaded)
-            made = self._extension.run(calls, self._bits(wanted, memory), numbers, tensors)
+            made = self._extension.run(calls, self._bits(wanted), numbers, tensors)
             if made is not None:
                 results: tuple[Any, ...] = made
                 return results
@@ -98,7 +89,7 @@ class Calls:
                 owner, pointer = tensor, tensor.data_ptr()
                 pointers.append(pointer)
                 if tensor.is_neg() or (not pointer and tensor._is_zerotensor()):
-                    return self.run(self._resolved(tensors), numbers, wanted, memory)
+                    return self.run(self._resolved(tensors), numbers, wanted)
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, pointer & 15)
         known = self._known.get(found := tuple(key))
         if known is None:
@@ -107,10 +98,10 @@ class Calls:
                 self._known.pop(oldest, None)
             self._known[found] = known
         if known.told is not None and self._fast is not None:
-            self._learn((found, memory is None), known.told, tensors, memory)
-        return known.repeated(owner, tensors, pointers, memory or self._memory)
+            self._learn(found, known.told, tensors)
+        return known.repeated(owner, tensors, pointers)
 
-    def _learn(self, key: tuple[Any, ...], told: Told, tensors: Tensors, memory: Memory | None) -> None:
+    def _learn(self, key: tuple[Any, ...], told: Callable[[], tuple[Any, ...]], tensors: Tensors) -> None:
         """Let C++ know a call, whose key is that of here, once."""
         if key in self._learnt:
             return
@@ -118,14 +109,12 @@ class Calls:
             self._learnt.clear()
             self._extension.forget(self._fast)
         self._learnt.add(key)
-        (wanted, numbers, *_), _ = key
-        bits, kept = self._bits(wanted, memory), self._memory if memory is None else None
-        self._extension.learn(self._fast, bits, numbers, tensors, *told(kept))
+        wanted, numbers, *_ = key
+        self._extension.learn(self._fast, self._bits(wanted), numbers, tensors, *told())
 
-    def _bits(self, wanted: tuple[str, ...], memory: Memory | None) -> int:
-        """What C++ knows a call by beside numbers and tensors."""
-        bits = sum(1 << place for place, name in enumerate(self._results) if name in wanted)
-        return bits if memory is None else bits | _PASSING
+    def _bits(self, wanted: tuple[str, ...]) -> int:
+        """The results that are wanted, as C++ knows them."""
+        return sum(1 << place for place, name in enumerate(self._results) if name in wanted)
 
     def _resolved(self, tensors: Tensors) -> Tensors:
         """The operands with the values that they stand for in memory: some hold the negative of these, or
@@ -172,15 +161,6 @@ def strides_last(shape: Shape) -> tuple[Shape, Shape]:
     return (shape[0], shape[-1], *shape[1:-1]), (strides[0], strides[-1], *strides[1:-1])
 
 
-class Passing(Memory):
-    """Scratch memory for one call, which nobody holds after it: what graphs of whole programs, which own all
-    memory that lives on, ask for."""
-
-    def zeros(self, library: Any, owner: Any, device: Any, stream: int, size: int) -> int:
-        """None: the kernels clear what they need."""
-        return 0
-
-
 def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Known:
     """What makes a call again, on other tensors that lie alike. `numbers`: what follows the addresses of
     operands among its arguments; `layouts`: of the results to make."""
@@ -189,25 +169,22 @@ def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[La
     if launcher is None:
         return Known(general)
     native.EXTENSION.ask()
-    return Known(general, lambda memory: native.told(launcher, prepared, numbers, layouts, memory))
+    return Known(general, lambda: native.told(launcher, prepared, numbers, layouts))
 
 
 def _general(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:
-    device, fields, scratch, usual = prepared.device, prepared.fields, prepared.scratch, prepared.usual
+    device, fields = prepared.device, prepared.fields
     strided = TORCH.strided
 
-    def call(owner: Any, tensors: Tensors, pointers: list[Any], memory: Memory) -> tuple[Any, ...]:
+    def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
         results: list[Any] = [strided(owner, device, *layout) for layout in layouts]
-        pool = [*pointers, *numbers, *[result.data_ptr() for result in results]]
-        variant, stream = usual, 0 if device == HOST else TORCH.stream(owner, device)
-        if scratch.size:
-            places, variant = prepared.place_scratch(memory, TORCH, owner, stream, {})
-            pool += places
-        launches = prepared.ready(pool, variant)
+        stream = 0 if device == HOST else TORCH.stream(owner, device)
+        placed = prepared.place_scratch(MEMORY, TORCH, owner, stream) if prepared.scratch.size else NOWHERE
+        pool = [*pointers, *numbers, *[result.data_ptr() for result in results], *placed.addresses]
+        launches = prepared.ready(pool, placed)
         if prepared.idle:
             prepared.clear(pool, stream)
-        for fire, packed_arguments, buffers in launches:
-            fire(packed_arguments, buffers, stream)
+        fire(launches, placed, stream)
         results.append(None)
         return fields(results)
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from normgen.arrays.torch import TORCH
 from normgen.cache import default_cache
 from normgen.devices.executors import context_of
 from normgen.launching.launch import HOST
-from normgen.runtime.calls.prepared import PreparedCall, Step, Variant
-from normgen.runtime.calls.workspace import GRANULE, Memory, align
+from normgen.runtime.calls.prepared import PreparedCall, Step
+from normgen.runtime.calls.workspace import GRANULE, MEMORY, align
 from normgen.torch import extension
 
 _log = logging.getLogger("normgen")
@@ -95,6 +94,7 @@ class Launcher:
     """What launches, as compiled code needs it."""
 
     launch: int  # the address of cuLaunchKernelEx
+    capturing: int  # the address of cuStreamIsCapturing; 0 where there are no graphs
     function: Callable[[Step], int]  # the address of what a step launches
 
 
@@ -104,55 +104,46 @@ def launcher_of(prepared: PreparedCall) -> Launcher | None:
     if prepared.device == HOST:
         return None
     context = context_of(prepared.device)
-    if not context.launch_address:
+    addresses = context.launch_addresses
+    if addresses is None:
         return None
-    return Launcher(context.launch_address, lambda step: context.function_address(step.function.handle))
+    return Launcher(*addresses, lambda step: context.function_address(step.function.handle))
 
 
 def told(
-    launcher: Launcher,
-    prepared: PreparedCall,
-    numbers: tuple[Any, ...],
-    layouts: tuple[Any, ...],
-    memory: Memory | None,
+    launcher: Launcher, prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """A call as the extension learns it. `memory`: where its scratch arrays lie, those that are to be zeros
-    kept so between calls; where it is None each call has memory of its own."""
+    """A call as the extension learns it."""
     scratch, device = prepared.scratch, prepared.device
-    index = -1 if device == HOST else device[1]
-    variant = prepared.usual if memory is None or not scratch.zeros else prepared.repeated
-    passing = scratch.size if memory is None else 0
 
-    def places(stream: int) -> tuple[int, ...] | None:
-        assert memory is not None
-        owner = torch.empty(0, device="cpu" if device == HOST else torch.device("cuda", index))
-        found, chosen = prepared.place_scratch(memory, TORCH, owner, stream, {})
-        return tuple(found) if chosen is variant else None
+    def zeros(stream: int) -> tuple[int, object] | None:
+        """Memory that is zeros whenever no kernel of the stream runs, and its owner."""
+        lent = MEMORY.zeros(device, stream, scratch.zero_size)
+        return None if lent is None else (lent.address, lent)
 
+    kept = dict(scratch.zeros)
     return (
         launcher.launch,
-        index,
+        launcher.capturing,
+        -1 if device == HOST else device[1],
         layouts,
         prepared.fields([*range(len(layouts)), -1]),
-        tuple((*guard[:4], guard[4] if guard[4] is not None else guard[2]) for guard in variant.guards),
-        _launches(launcher, prepared, variant, numbers),
-        places if scratch.size and not passing else None,
-        len(scratch.offsets),
-        tuple(offset for _, offset in scratch.offsets) if passing else (),
-        align(passing) + GRANULE,
+        tuple((*guard[:4], guard[4] if guard[4] is not None else guard[2]) for guard in prepared.guards),
+        _launches(launcher, prepared, numbers),
+        tuple((offset, kept.get(name, -1)) for name, offset in scratch.offsets),
+        align(scratch.size) + GRANULE,
+        zeros if kept else None,
     )
 
 
-def _launches(
-    launcher: Launcher, prepared: PreparedCall, variant: Variant, numbers: tuple[Any, ...]
-) -> tuple[Any, ...]:
+def _launches(launcher: Launcher, prepared: PreparedCall, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
     operands, made = len(prepared.operands), len(prepared.made)
     scratch = len(prepared.scratch.offsets)
     first_made = operands + len(numbers)
     sources = {place: place for place in range(operands)}
     sources |= {first_made + index: operands + index for index in range(made + scratch)}
     values = [0] * operands + [*numbers] + [0] * (made + scratch) + [*prepared.constants]
-    return tuple(_launch(step, values, sources, launcher.function(step)) for step in variant.steps)
+    return tuple(_launch(step, values, sources, launcher.function(step)) for step in prepared.steps)
 
 
 def _launch(step: Step, values: list[Any], sources: dict[int, int], function: int) -> tuple[Any, ...]:
@@ -166,4 +157,5 @@ def _launch(step: Step, values: list[Any], sources: dict[int, int], function: in
             patches.append((struct.calcsize(launch.format[: index + 1]) - size, sources[place]))
     arguments = struct.pack(launch.format, *[values[place] for place in step.places])
     grid, block = tuple(launch.grid), tuple(launch.block)
-    return (function, grid, block, launch.shared, launch.programmatic, arguments, tuple(patches))
+    flags = launch.programmatic, bool(launch.clears)
+    return (function, grid, block, launch.shared, *flags, arguments, tuple(patches))

@@ -19,7 +19,6 @@ from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from normgen.torch.batching import batched, check_states
-from normgen.torch.calls import Passing
 from normgen.torch.gradients import gradients, keep, tangents
 from normgen.torch.imagine import imagined
 from normgen.torch.sharding import announce, settle
@@ -49,7 +48,7 @@ def _register(step: Step) -> Any:
         states = [place for place, each in enumerate(step.operands) if each in step.updated]
         for place in states:
             tensors[place] = None if tensors[place] is None else tensors[place].clone()
-        made = step.run(tuple(tensors), tuple(rest[count:]), step.masked(mask), Passing())
+        made = step.run(tuple(tensors), tuple(rest[count:]), step.masked(mask))
         return _single((*made, *(tensors[place] for place in states)))
 
     def imagine(*given: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 
 from normgen.package.direction import Direction
-from normgen.runtime.calls.workspace import Memory
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
 from normgen.torch.calls import Calls, Known, Numbers, Tensors
@@ -171,17 +170,15 @@ class Step:
         """What runs calls on tensors that the kernels do not take as they lie."""
         direction = self.direction
         if any(tensor is not None and tensor.dtype is torch.float64 for tensor in tensors):
-            return Known(lambda _, given, *__: self._interpreted(given, numbers, wanted))
+            return Known(lambda _, given, __: self._interpreted(given, numbers, wanted))
         if _without_data(tensors):
-            return Known(lambda _, given, *__: self._imagined(given, wanted))
+            return Known(lambda _, given, __: self._imagined(given, wanted))
         last = layouts.results_last(direction, tensors)
         if not last:
             return None
         if self._last_calls is None:
             plain = self._plain_calls
-            return Known(
-                lambda _, given, __, memory: self._laid(plain.run(given, numbers, wanted, memory), last)
-            )
+            return Known(lambda _, given, __: self._laid(plain.run(given, numbers, wanted), last))
         given = layouts.innermost(tensors, direction)
         return self._last_calls.prepare(given, numbers, wanted, last)
 
@@ -200,15 +197,13 @@ class Step:
             for name, result in zip(self.results, made, strict=True)
         )
 
-    def run(
-        self, tensors: Tensors, numbers: Numbers, wanted: Wanted, memory: Memory | None = None
-    ) -> tuple[Any, ...]:
+    def run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         """The results, computed where the tensors are: by kernels, or in float64 by the program itself.
-        Nothing is recorded. `memory`: for what kernels need besides, the thread's own by default."""
+        Nothing is recorded."""
         if self._read is not None:
             tensors = tensors[: self._read]
         try:
-            return self.calls.run(tensors, numbers, wanted, memory)
+            return self.calls.run(tensors, numbers, wanted)
         except (TypeError, ValueError, RuntimeError) as error:
             told = explained(self.direction, self.attrs, tensors, numbers, error)
             if told is error:

@@ -122,8 +122,8 @@ class FakeContext:
     def wait(self, stream: int, other: int) -> None:
         self.driver.waits.append((stream, other))
 
-    def capturing(self, stream: int) -> bool:
-        return stream in self.driver.captured
+    def name_of(self, stream: int) -> int | None:
+        return None if stream in self.driver.captured else self.driver.names.get(stream, stream)
 
     def finish(self, stream: int) -> None:
         assert stream not in self.driver.captured, "a stream that is captured cannot be waited for"
@@ -163,6 +163,7 @@ class FakeDriver:
         self.loads = 0
         self.launches: list[Launched] = []
         self.captured: set[int] = set()
+        self.names: dict[int, int] = {}  # of streams, by handle
         self.memory: dict[int, mmap.mmap] = {}
         self.next_address = BASE
         self.fills: list[tuple[int, int, int]] = []

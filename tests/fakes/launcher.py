@@ -50,7 +50,7 @@ class HostLauncher:
 
     def of(self, prepared: PreparedCall) -> Launcher:
         """What launches the kernels of a call: `normgen.torch.native.launcher_of`."""
-        return Launcher(self._address, self._number)
+        return Launcher(self._address, 0, self._number)
 
     def _number(self, step: Step) -> int:
         number = len(self._steps) + 1

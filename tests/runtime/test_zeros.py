@@ -1,7 +1,9 @@
-"""Scratch memory that is zeros between calls: who clears it, and when."""
+"""Scratch memory: whose it is, for how long, and who clears what must be zeros."""
 
 from __future__ import annotations
 
+import gc
+import threading
 from functools import cache, partial
 from typing import Any
 
@@ -9,13 +11,13 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen import arrays
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.resident.launch import residence
 from normgen.package.records import Package
-from normgen.runtime.calls.workspace import ThreadMemory
+from normgen.runtime.calls.workspace import Memory
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
+from tests.fakes.arrays import CupyArray
 from tests.fakes.driver import FakeDriver
 from tests.runtime.calling import tensor
 
@@ -53,31 +55,58 @@ def test_a_stream_has_zeros_of_its_own_cleared_once(driver: FakeDriver, streams:
         for _ in range(3):
             assert entries(driver, norm.forward, x) == [KERNEL]
         places.add(words_of(driver))
-    assert len(places) == 2
-    filled = {address // 256 for address, _, _ in driver.fills}
-    assert len(filled) == len(driver.fills) == 3, "for two streams, and for the one that may come"
+    assert len(places) == len(driver.fills) == 2
     assert {stream for _, _, stream in driver.fills} == set(driver.finished) == {0x10, 0x20}
-    streams[0] = 0x77
-    driver.captured.add(0x77)  # a graph takes what was cleared before
-    for _ in range(2):
-        assert entries(driver, norm.forward, x) == [KERNEL] and len(driver.fills) == 3
+    driver.names[0x20] = 0x1020  # the handle is given out again
+    assert entries(driver, norm.forward, x) == [KERNEL] and len(driver.fills) == 3
     assert words_of(driver) not in places
 
 
-def test_a_graph_that_comes_first_clears_by_itself(driver: FakeDriver, streams: dict[int, int]) -> None:
+def test_a_graph_clears_memory_of_its_own(driver: FakeDriver, streams: dict[int, int]) -> None:
     norm, x = meeting(), tensor(*SHAPE)
     streams[0] = 0x77
+    assert entries(driver, norm.forward, x) == [KERNEL]
+    eager = words_of(driver)
     driver.captured.add(0x77)
+    filled = len(driver.fills)
     for _ in range(2):
-        assert entries(driver, norm.forward, x) == [CLEAR, KERNEL]
+        assert entries(driver, norm.forward, x) == [CLEAR, KERNEL] and words_of(driver) != eager
     assert entries(driver, norm.plan("forward", x), x) == [CLEAR, KERNEL]
-    # Memory comes from the library, whose stream it is that is captured.
-    assert entries(driver, norm.forward, x, stream=0x10) == [CLEAR, KERNEL]
     streams[0] = 0x30
     assert entries(driver, norm.forward, x, stream=0x77) == [CLEAR, KERNEL]
-    assert not driver.fills
+    assert len(driver.fills) == filled
     driver.captured.clear()
-    assert entries(driver, norm.forward, x) == [KERNEL] and len(driver.fills) == 2
+    assert entries(driver, norm.forward, x, stream=0x77) == [KERNEL] and words_of(driver) == eager
+
+
+@pytest.mark.parametrize("make", [tensor, lambda *shape: CupyArray(shape, np.float32)], ids=["torch", "cupy"])
+def test_who_keeps_the_memory_that_a_graph_writes(
+    driver: FakeDriver, streams: dict[int, int], make: Any
+) -> None:
+    """PyTorch's graphs keep memory of their pool. For others we keep it, whichever thread has made them."""
+    norm, x = meeting(), make(*SHAPE)
+    streams[0] = 0x77
+    driver.captured.add(0x77)
+    thread = threading.Thread(target=norm.forward, args=(x,))
+    thread.start()
+    thread.join()
+    gc.collect()
+    alive = any(start <= words_of(driver) < start + len(each) for start, each in driver.memory.items())
+    assert alive == (make is not tensor)
+
+
+def test_streams_of_a_library_share_no_memory_and_threads_do(
+    driver: FakeDriver, streams: dict[int, int]
+) -> None:
+    norm, arrays = meeting(), [CupyArray(SHAPE, np.float32) for _ in range(3)]
+    places = []
+    for array, handle in zip(arrays, (0x10, 0x20, 0x20), strict=True):
+        streams[0] = handle
+        thread = threading.Thread(target=norm.forward, args=(array,))
+        thread.start()
+        thread.join()
+        places.append(words_of(driver))
+    assert places[0] != places[1] == places[2]
 
 
 def test_whose_zeros_calls_and_plans_take(driver: FakeDriver, streams: dict[int, int]) -> None:
@@ -99,24 +128,19 @@ def test_whose_zeros_calls_and_plans_take(driver: FakeDriver, streams: dict[int,
     assert len(places) == 3
 
 
-def test_zeros_that_are_outgrown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Larger ones are further memory; the old stays, since launches that are queued use it."""
-    made: list[int] = []
-    capturing = False
-
-    def allocate(library: Any, owner: Any, device: Any, size: int, stream: int) -> tuple[int, object] | None:
-        made.append(size)
-        return None if capturing else (0x1000 * len(made), object())
-
-    monkeypatch.setattr(arrays, "zero_scratch", allocate)
-    memory, library, device = ThreadMemory(spare=True), arrays.view(1.0).library, ("cuda", 0)
-    small = memory.zeros(library, None, device, 1, 100)
-    assert memory.zeros(library, None, device, 1, 80) == small
-    large = memory.zeros(library, None, device, 1, 5000)
-    assert large != small and memory.zeros(library, None, device, 1, 100) == large
-    capturing = True
-    assert memory.zeros(library, None, device, 2, 100) not in (0, small, large), "the one kept ready"
-    assert memory.zeros(library, None, device, 3, 100) == 0
+def test_memory_that_is_outgrown(driver: FakeDriver) -> None:
+    """Larger memory is further one; the old stays, since launches that are queued use it."""
+    memory, device = Memory(), ("cuda", 0)
+    small = memory.zeros(device, 1, 100)
+    assert small and memory.zeros(device, 1, 80) is small
+    large = memory.zeros(device, 1, 5000)
+    address = small.address
+    del small
+    gc.collect()
+    assert large and large.address != address and address in driver.memory
+    assert memory.zeros(device, 1, 100) is large and memory.zeros(device, 2, 100) is not large
+    driver.captured.add(1)
+    assert memory.zeros(device, 1, 100) is None
 
 
 @pytest.mark.parametrize("samples", [1, 3])

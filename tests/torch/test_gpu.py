@@ -198,7 +198,7 @@ def test_threads_do_not_disturb_one_another(case):
 @pytest.fixture
 def python(runs):
     """The steps that run in Python."""
-    if not context_of(("cuda", 0)).launch_address:
+    if not context_of(("cuda", 0)).launch_addresses:
         pytest.skip("this launcher keeps its functions to itself")
     if EXTENSION.build() is None:
         pytest.skip(EXTENSION.fault)

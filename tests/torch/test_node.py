@@ -7,6 +7,7 @@ import pytest
 
 from normgen import bundled
 from normgen.torch.steps import Step
+from tests.threads import at_once, foreign
 from tests.torch.norms import CASES, Case, batch, functional, nt, rms, same, torch
 
 OWN = "\n# a node in C++\n"  # another text, so that no other test has its functions
@@ -120,6 +121,15 @@ def test_transforms_modes_and_kinds_of_tensors_are_left_to_python(python):
     same(torch.compile(lambda x: norm(x, w), fullgraph=True, backend="aot_eager")(x), rms(x, w))
     with pytest.raises(TypeError, match="takes tensors, but w is of type float"):
         norm(x, 1.0)
+
+
+def test_threads_that_python_has_not_made_may_call(python):
+    norm, x = nt.load(bundled.read("batchnorm").text + OWN), torch.randn(8, 4, 300, 300)[:, :, ::2]
+    want = [norm(x) for _ in range(2)][-1]
+    python.clear()
+    made = foreign(lambda: norm(x))
+    made += at_once(*[lambda: norm(x)] * 3)
+    assert python == [] and all(torch.equal(each, want) for each in made)
 
 
 def test_a_refused_launch_is_made_by_python_and_a_later_one_is_an_error(launcher, python):

@@ -98,10 +98,10 @@ class Context(ABC):
         return self.handle
 
     @property
-    def launch_address(self) -> int:
-        """The address of cuLaunchKernelEx, by which compiled code launches; 0 where the launcher does not
-        tell the addresses of functions."""
-        return 0
+    def launch_addresses(self) -> tuple[int, int] | None:
+        """The addresses of cuLaunchKernelEx and cuStreamIsCapturing, by which compiled code launches; None
+        where the launcher does not tell the addresses of functions."""
+        return None
 
     def function_address(self, function: Any) -> int:
         """The address of a function's handle, for compiled code."""
@@ -151,12 +151,16 @@ class Context(ABC):
             finally:
                 call("cuEventDestroy", event)
 
-    def capturing(self, stream: int) -> bool:
-        """Whether a graph is made of what is put into a stream now, or that cannot be told."""
+    def name_of(self, stream: int) -> int | None:
+        """A number of a stream that no other has, while its handle may come again. None while a graph is made
+        of what is put into it, or where that cannot be told."""
         with self:
             code, status = self.driver.ask("cuStreamIsCapturing", stream)
-        # Of the default stream the driver refuses to tell while others are captured.
-        return bool(code) or int(status) != 0
+            # Of the default stream the driver refuses to tell while others are captured.
+            if code or int(status):
+                return None
+            code, number = self.driver.ask("cuStreamGetId", stream)
+            return stream if code else int(number)
 
     def finish(self, stream: int) -> None:
         """Wait for what is in a stream now."""

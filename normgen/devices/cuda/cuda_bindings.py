@@ -44,9 +44,11 @@ class CudaBindingsContext(Context):
         return CudaBindingsFunction(handle, module)
 
     @cached_property
-    def launch_address(self) -> int:
+    def launch_addresses(self) -> tuple[int, int] | None:
         library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        return ctypes.cast(library.cuLaunchKernelEx, ctypes.c_void_p).value or 0
+        functions = library.cuLaunchKernelEx, library.cuStreamIsCapturing
+        launch, capturing = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in functions)
+        return launch, capturing
 
     def function_address(self, function: CudaBindingsFunction) -> int:
         return int(function.handle)

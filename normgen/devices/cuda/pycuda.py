@@ -43,10 +43,12 @@ _PARAMETERS: dict[str, tuple[Any, ...]] = {
     "cuMemFree": (c_uint64,),
     "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
     "cuPointerGetAttribute": (POINTER(c_int), c_int, c_uint64),
+    "cuStreamGetId": (c_void_p, POINTER(c_uint64)),
     "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
 }
+_NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 _SYMBOLS = {name: f"{name}_v2" for name in ("cuEventDestroy", "cuMemAlloc", "cuMemFree")}  # of the library
 
 
@@ -241,6 +243,15 @@ def _remove_leavings(fault: BaseException) -> None:
         trace = trace.tb_next
 
 
+class _Missing:
+    """A function that an older driver lacks."""
+
+    argtypes: tuple[Any, ...] = ()
+
+    def __call__(self, *_: Any) -> int:
+        return _NOT_FOUND
+
+
 class PyCudaDriver(LauncherDriver[PyCudaContext]):
     """PyCUDA."""
 
@@ -272,9 +283,10 @@ class PyCudaDriver(LauncherDriver[PyCudaContext]):
         """The driver library's own functions, by name."""
         assert self.api
         library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        found = {name: getattr(library, _SYMBOLS.get(name, name)) for name in _PARAMETERS}
-        for name, function in found.items():
-            function.argtypes = _PARAMETERS[name]
+        found = {}
+        for name, parameters in _PARAMETERS.items():
+            found[name] = function = getattr(library, _SYMBOLS.get(name, name), None) or _Missing()
+            function.argtypes = parameters
         return found
 
     def ask(self, name: str, *arguments: Any) -> tuple[int, Any]:

@@ -17,7 +17,7 @@ from normgen.launching.machine import Machine
 from normgen.package.direction import Direction
 from normgen.runtime.calls.binding import Bound, bind
 from normgen.runtime.calls.look import ViewedCall, bits_name
-from normgen.runtime.calls.prepared import Guard, PreparedCall, Scratch, Step, Variant, taking
+from normgen.runtime.calls.prepared import Guard, PreparedCall, Scratch, Step, taking
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.calls.workspace import align
 
@@ -106,8 +106,6 @@ class Assembler:
         extents = _extents(direction, bound, [*views], theirs)
         texts = [(name, f"workspace[{name!r}]") for name, _, _ in scratch.workspace]
         supplied = [_Extent(text, text, True, pool.places[n], 0, memory[n][1]) for n, text in texts]
-        guards = _guards(extents, bound.in_place)
-        repeated = [step for step, item in zip(steps, launches, strict=True) if not item.clears]
         fields = [*theirs, *ours, None]
         return PreparedCall(
             device=call.device,
@@ -118,9 +116,9 @@ class Assembler:
             constants=tuple(pool.constants),
             fields=taking([fields.index(n if n in call.wanted else None) for n in direction.results]),
             scratch=scratch,
-            usual=Variant(tuple(steps), guards),
-            repeated=Variant(tuple(repeated), guards),
-            supplied=Variant(tuple(steps), _guards([*extents, *supplied], bound.in_place)),
+            steps=tuple(steps),
+            guards=_guards(extents, bound.in_place),
+            supplied=_guards([*extents, *supplied], bound.in_place),
             idle=bound.idle,
             cleared=_cleared(bound, pool, added) if bound.idle else (),
         )

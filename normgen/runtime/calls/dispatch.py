@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from normgen import arrays
@@ -22,13 +21,12 @@ from normgen.package.records import Package
 from normgen.runtime.calls.arguments import Arguments, Request
 from normgen.runtime.calls.assemble import Assembler, Executors, Planner
 from normgen.runtime.calls.look import ViewedCall, look
-from normgen.runtime.calls.prepared import PreparedCall
+from normgen.runtime.calls.prepared import NOTHING, NOWHERE, PreparedCall, fire
 from normgen.runtime.calls.shortcut import Brief, Shortcut, brief, shortcut
-from normgen.runtime.calls.workspace import ThreadMemory, supplied
+from normgen.runtime.calls.workspace import MEMORY, supplied
 
 PREPARED_KEPT = 4096
 SHORTCUTS_KEPT = 256
-_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Settled(NamedTuple):
@@ -53,7 +51,6 @@ class Dispatcher:
         self.result = result
         self.arguments = Arguments(package, direction)
         self.assembler = Assembler(direction, executors, planner)
-        self._memory = ThreadMemory(spare=True)
         self._lock = threading.Lock()
         self._prepared: dict[Any, PreparedCall] = {}
         self._shortcuts: dict[Any, Shortcut] = {}
@@ -83,7 +80,7 @@ class Dispatcher:
             owner = objects[known.like]
             handle = arrays.stream_for(library, owner, prepared.device, stream)
             theirs = [objects[place] for place in known.out]
-            result = self._finish(prepared, library, owner, handle, head, theirs, _NOTHING)
+            result = self._finish(prepared, library, owner, handle, head, theirs, NOTHING)
             if result is not None:
                 return result
         options = (*choice, out, stream, workspace, sm_count)
@@ -117,7 +114,7 @@ class Dispatcher:
         like = call.views[call.like]
         stream = arrays.stream_of(like, request.stream)
         prepared = self.prepare(call)
-        scratch, theirs = prepared.scratch, _NOTHING
+        scratch, theirs = prepared.scratch, NOTHING
         if request.workspace:
             theirs = supplied(scratch.workspace, request.workspace, like)
         numbers = {**request.numbers, **call.bits}
@@ -149,21 +146,21 @@ class Dispatcher:
     ) -> Any:
         """Allocate what the array `owner`'s library is to make, and launch. None where the results came out
         less aligned than planned for."""
-        pool, variant = [*head], prepared.usual
+        pool = [*head]
         made: list[Any] = []
         if prepared.made:
             made, addresses = prepared.make(library, owner)
             if not prepared.suits(addresses):
                 return None
             pool += addresses
+        placed = NOWHERE
         if prepared.scratch.size:
-            addresses, variant = prepared.place_scratch(self._memory, library, owner, stream, theirs)
-            pool += addresses
-        launches = prepared.ready(pool, variant)
+            placed = prepared.place_scratch(MEMORY, library, owner, stream, theirs)
+            pool += placed.addresses
+        launches = prepared.ready(pool, placed)
         if prepared.idle:
             prepared.clear(pool, stream)
-        for fire, packed, buffers in launches:
-            fire(packed, buffers, stream)
+        fire(launches, placed, stream)
         return self.result._make(prepared.results(given, made, library, stream))
 
     def _keep(self, cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:

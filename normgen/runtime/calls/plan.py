@@ -12,7 +12,7 @@ from normgen.launching.launch import HOST
 from normgen.runtime.calls.arguments import Request
 from normgen.runtime.calls.binding import alignment_of, device_text
 from normgen.runtime.calls.dispatch import Dispatcher
-from normgen.runtime.calls.prepared import Ready, taking
+from normgen.runtime.calls.prepared import NOWHERE, Ready, fire, taking
 from normgen.runtime.calls.workspace import Memory
 
 
@@ -29,7 +29,8 @@ class Plan:
     With all results in `out` it allocates nothing and waits for nothing, so that a CUDA graph may capture it.
 
     Where kernels need scratch memory, the plan holds its own, or that of `workspace`. Its calls may come from
-    any thread, but they must be on one stream, or be ordered by the caller.
+    any thread, but they must be on one stream, or be ordered by the caller; so must replays of graphs that
+    captured them, which need the plan for as long as they are replayed.
     """
 
     def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
@@ -67,10 +68,13 @@ class Plan:
         self._result = dispatcher.result
         self._made = None if prepared.made else self._result._make(prepared.fields([*self._out, None]))
         self._memory = Memory()
-        self._scratch, self._variant = prepared.place_scratch(
-            self._memory, self._library, like.owner, settled.stream, settled.theirs
-        )
-        self._lock = threading.Lock()
+        self._placed = NOWHERE
+        if prepared.scratch.size:
+            placed = prepared.place_scratch(
+                self._memory, self._library, like.owner, settled.stream, settled.theirs, lasting=True
+            )
+            # Calls may come from several threads, whose launches must not mingle.
+            self._placed = placed._replace(lock=threading.Lock())
         # The addresses of the last call's arrays and of the results made for it, and its launches, which a
         # call with the same ones repeats.
         self._last: tuple[list[Any] | None, list[int], list[Ready]] = (None, [], [])
@@ -96,18 +100,12 @@ class Plan:
             result = self._result._make(prepared.results(self._out, made, library, stream))
         known, theirs, launches = self._last
         if prepared.idle or values != known or addresses != theirs:
-            pool = [*self._take([*values, *self._fixed]), *addresses, *self._scratch]
-            launches = prepared.ready(pool, self._variant)
+            pool = [*self._take([*values, *self._fixed]), *addresses, *self._placed.addresses]
+            launches = prepared.ready(pool, self._placed)
             self._last = values, addresses, launches
             if prepared.idle:
                 prepared.clear(pool, stream)
-        if self._scratch:
-            with self._lock:  # launches of another call must not come in between
-                for fire, packed, buffers in launches:
-                    fire(packed, buffers, stream)
-        else:
-            for fire, packed, buffers in launches:
-                fire(packed, buffers, stream)
+        fire(launches, self._placed, stream)
         return result
 
     def __repr__(self) -> str:

@@ -6,16 +6,20 @@ caller gives, the numbers, the addresses of the results made for it and of scrat
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from normgen import arrays
 from normgen.arrays.views import Library
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
 from normgen.launching.layout import Shape
-from normgen.runtime.calls.workspace import Memory
+from normgen.runtime.calls.workspace import Lent, Memory
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 # Picks items out of a list.
 Take = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -49,13 +53,6 @@ class Step:
         )
 
 
-class Variant(NamedTuple):
-    """A way to run a call: its steps, and what must not overlap before they do."""
-
-    steps: tuple[Step, ...]
-    guards: tuple[Guard, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """The scratch arrays of a call: names and offsets."""
@@ -65,6 +62,19 @@ class Scratch:
     workspace: tuple[tuple[str, Shape, str], ...] = ()  # those that the caller may supply, with dtype
     zeros: tuple[tuple[str, int], ...] = ()  # those that are zeros between calls, in memory that always is
     zero_size: int = 0  # bytes of that memory
+
+
+class Placed(NamedTuple):
+    """Where the scratch arrays of a call lie, in order."""
+
+    addresses: tuple[int, ...] = ()
+    cleared: bool = False  # those that are zeros between calls are so now
+    supplied: bool = False  # the caller has them
+    lent: tuple[Lent, ...] = ()  # what they lie in
+    lock: threading.Lock | None = None  # held while launches are queued, where calls share it
+
+
+NOWHERE = Placed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +89,9 @@ class PreparedCall:
     constants: tuple[Any, ...]  # and, last, what the launches take beside
     fields: Take  # every result of the direction in order, out of the given, the made and a None
     scratch: Scratch
-    usual: Variant
-    repeated: Variant  # the same where scratch memory that it clears is kept clear
-    supplied: Variant  # the same where scratch memory is the caller's
+    steps: tuple[Step, ...]
+    guards: tuple[Guard, ...]  # what must not overlap
+    supplied: tuple[Guard, ...]  # the same where scratch memory is the caller's
     idle: bool  # nothing is launched
     cleared: tuple[tuple[int, int], ...]  # (place in the pool, bytes) that an idle call sets to zero
 
@@ -105,38 +115,63 @@ class PreparedCall:
         return self.fields([*given, *made, None])
 
     def place_scratch(
-        self, memory: Memory, library: Library, owner: Any, stream: int, theirs: Mapping[str, int]
-    ) -> tuple[list[int], Variant]:
-        """The addresses of the scratch arrays, and what to run with them. `theirs`: of those that the caller
-        supplies; the others lie in `memory`, made by the library of the array `owner`."""
+        self,
+        memory: Memory,
+        library: Library,
+        owner: Any,
+        stream: int,
+        theirs: Mapping[str, int] = NOTHING,
+        lasting: bool = False,
+    ) -> Placed:
+        """Where the scratch arrays lie of a call on a stream that has some. `theirs`: those that the caller
+        supplies; the others are in `memory`, for this call or for all, or made by the library of the array
+        `owner`."""
         scratch, device = self.scratch, self.device
-        kept, variant = theirs, self.supplied if theirs else self.usual
+        lent: list[Lent] = []
+        kept = dict(theirs)
+        zeros = None
         if scratch.zeros and not theirs:
-            base = memory.zeros(library, owner, device, stream, scratch.zero_size)
-            if base:
-                kept = {name: base + offset for name, offset in scratch.zeros}
-                variant = self.repeated
+            zeros = memory.zeros(device, stream, scratch.zero_size)
+        if zeros is not None:
+            lent.append(zeros)
+            kept |= {name: zeros.address + offset for name, offset in scratch.zeros}
         base = 0
         if len(kept) < len(scratch.offsets):
-            base = memory.any(library, owner, device, stream, scratch.size)
-        return [kept.get(name, base + offset) for name, offset in scratch.offsets], variant
+            lend = memory.lasting if lasting else memory.passing
+            lent.append(lend(library, owner, device, stream, scratch.size))
+            base = lent[-1].address
+        addresses = tuple([kept.get(name, base + offset) for name, offset in scratch.offsets])
+        lock = next((each.lock for each in lent if each.lock is not None), None)
+        return Placed(addresses, zeros is not None, bool(theirs), tuple(lent), lock)
 
     def clear(self, pool: list[Any], stream: int) -> None:
         """Set the results of an idle call to zero."""
         for place, size in self.cleared:
             arrays.clear(self.device, pool[place], size, stream)
 
-    def ready(self, pool: list[Any], variant: Variant) -> list[Ready]:
+    def ready(self, pool: list[Any], placed: Placed) -> list[Ready]:
         """The launches of a call whose pool is filled up to its constants, its memory checked."""
-        for first, second, least, most, same, fault in variant.guards:
+        for first, second, least, most, same, fault in self.supplied if placed.supplied else self.guards:
             if least < (distance := pool[second] - pool[first]) < most and distance != same:
                 raise ValueError(fault)
         pool += self.constants
-        launches = []
-        for step in variant.steps:
-            memory = step.memory(pool) if step.buffers else ()
-            launches.append((step.fire, step.pack(*step.take(pool)), memory))
-        return launches
+        return [
+            (step.fire, step.pack(*step.take(pool)), step.memory(pool) if step.buffers else ())
+            for step in self.steps
+            if not (placed.cleared and step.launch.clears)
+        ]
+
+
+def fire(launches: list[Ready], placed: Placed, stream: int) -> None:
+    """Queue the launches of a call."""
+    lock = placed.lock
+    if lock is None:
+        for run, packed, buffers in launches:
+            run(packed, buffers, stream)
+    else:
+        with lock:
+            for run, packed, buffers in launches:
+                run(packed, buffers, stream)
 
 
 def taking(indices: Sequence[int]) -> Take:

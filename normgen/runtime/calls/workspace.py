@@ -1,8 +1,9 @@
-"""Scratch memory: one arena for each thread, device and stream, reused by every call there, and one that is
-zeros between calls.
+"""Scratch memory: whose it is, and how long it lives. Whoever knows an address of it holds its owner.
 
-Launches of one stream run in order, so a call may reuse what the call before it used; another stream
-may not, and neither may another thread, whose launches could come in between those of one call.
+Where memory that is let go is given out again in the order of a stream, as on the host and by PyTorch, each
+call has memory of its own; while a graph is made, that is of the graph's pool. Other calls of a stream share
+an arena. Kernels that need zeros and leave zeros have an arena of zeros per stream, and none within a graph,
+which clears its own.
 """
 
 from __future__ import annotations
@@ -11,69 +12,100 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from normgen import arrays
 from normgen.arrays.views import Library, View
-from normgen.launching.launch import DeviceKey
+from normgen.devices.executors import context_of, keeps_calls
+from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Shape, is_contiguous
 
 GRANULE = 256
 
 
-class _Arena(NamedTuple):
-    """Memory, and what keeps it and what it outgrew."""
+class Lent(NamedTuple):
+    """Memory that is there for as long as this is held."""
 
-    address: int
+    address: int  # a multiple of 256
     size: int
-    owners: tuple[object, ...]
+    owner: object
+    # Where calls share the memory: held while launches of one call are queued, so that none come in between.
+    lock: threading.Lock | None = None
 
 
 class Memory:
     """Arenas by device and stream. An arena only grows; outgrown memory is kept, because launches that are
     still queued may use it."""
 
-    def __init__(self, spare: bool = False) -> None:
-        """`spare`: have zeros ready for a stream that is not known yet, since a stream that a graph is
-        captured on is mostly seen then for the first time."""
-        self._spare = spare
-        self._arenas: dict[tuple[Any, ...], _Arena] = {}
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._arenas: dict[tuple[Any, ...], Lent] = {}
+        self._of_graphs: list[Lent] = []
+        keeps_calls(self)
 
-    def any(self, library: Library, owner: Any, device: DeviceKey, stream: int, size: int) -> int:
-        """The address of at least `size` bytes, aligned to 256, by the library of the array `owner`."""
-        known = self._arenas.get((device, stream))
-        if known is None or known.size < size:
-            room = max(size, 2 * known.size) if known is not None else size
-            pointer, kept = arrays.scratch(library, owner, device, room + GRANULE)
-            owners = (*known.owners, kept) if known is not None else (kept,)
-            known = self._arenas[device, stream] = _Arena(align(pointer), room, owners)
-        return known.address
+    def forget(self) -> None:
+        """Let go of memory in contexts of another driver."""
+        with self._guard:
+            self._arenas.clear()
 
-    def zeros(self, library: Library, owner: Any, device: DeviceKey, stream: int, size: int) -> int:
-        """The same, of memory that is zeros whenever no call runs there. 0 where there is none, and none can
-        be had now: a graph is being captured."""
-        key, spare = (device, stream, "zeros"), (device, "spare")
-        known = self._arenas.get(key)
-        if known is not None and known.size >= size:
-            return known.address
+    def passing(self, library: Library, owner: Any, device: DeviceKey, stream: int, size: int) -> Lent:
+        """Memory for the launches of one call, by the library of the array `owner`."""
+        if device == HOST or (library.in_order and stream == library.stream(owner, device)):
+            return _made(library, owner, device, size)
+        return self.lasting(library, owner, device, stream, size)
 
-        def cleared() -> _Arena | None:
-            made = arrays.zero_scratch(library, owner, device, size + GRANULE, stream)
-            return made and _Arena(align(made[0]), size, (made[1],))
+    def lasting(self, library: Library, owner: Any, device: DeviceKey, stream: int, size: int) -> Lent:
+        """Memory for all calls on a stream; while a graph is made, for this one, by the library."""
+        name = _name_of(device, stream)
+        if name is not None:
+            return self._arena((device, name), size, device)
+        made = _made(library, owner, device, size)
+        self._of_graphs.append(made)  # replays write there
+        return made
 
-        found = self._arenas.pop(spare, None)
-        if found is None or found.size < size:
-            found = cleared()
-        if found is None:
-            return 0
-        owners = (*known.owners, *found.owners) if known is not None else found.owners
-        self._arenas[key] = found._replace(owners=owners)
-        further = cleared() if self._spare else None
-        if further is not None:
-            self._arenas[spare] = further
-        return found.address
+    def zeros(self, device: DeviceKey, stream: int, size: int) -> Lent | None:
+        """Memory that is zeros whenever no kernel of the stream runs. None while a graph is made: its kernels
+        run beside those of the stream."""
+        name = _name_of(device, stream)
+        return None if name is None else self._arena((device, name, "zeros"), size, device, stream)
+
+    def _arena(self, key: tuple[Any, ...], size: int, device: DeviceKey, clear: int | None = None) -> Lent:
+        """An arena of at least so many bytes. `clear`: the stream on which new ones are filled with zeros."""
+        with self._guard:
+            known = self._arenas.get(key)
+            if known is not None and known.size >= size:
+                return known
+            room = size if known is None else max(size, 2 * known.size)
+            address, owner = _block(device, room)
+            if clear is not None:
+                arrays.clear(device, address, room, clear)
+                if device != HOST:
+                    context_of(device).finish(clear)
+            lock = threading.Lock() if known is None else known.lock
+            self._arenas[key] = Lent(address, room, (owner, known), lock)
+            return self._arenas[key]
 
 
-class ThreadMemory(threading.local, Memory):
-    """The same, apart for each thread."""
+MEMORY = Memory()  # of the process
+
+
+def _name_of(device: DeviceKey, stream: int) -> int | None:
+    """A number that no other stream gets, as a handle may; None while a graph is made."""
+    return 0 if device == HOST else context_of(device).name_of(stream)
+
+
+def _block(device: DeviceKey, size: int) -> tuple[int, object]:
+    """Memory that nobody uses, aligned to 256, and its owner."""
+    if device == HOST:
+        array = np.empty(size + GRANULE, np.uint8)
+        return align(array.__array_interface__["data"][0]), array
+    memory = context_of(device).allocate(size + GRANULE)
+    return align(memory.pointer), memory
+
+
+def _made(library: Library, owner: Any, device: DeviceKey, size: int) -> Lent:
+    array, address = library.empty(owner, device, (-(-(size + GRANULE) // 4),), "f32")
+    return Lent(align(address), size, array)
 
 
 def align(size: int) -> int:

@@ -38,6 +38,7 @@ struct Configuration {
   unsigned attribute_count;
 };
 using LaunchKernel = int (*)(const Configuration*, void* function, void** arguments, void** extra);
+using IsCapturing = int (*)(void* stream, int* status);
 enum { BUFFER_POINTER = 1, BUFFER_SIZE = 2, EARLY_START = 6 };
 constexpr size_t MOST_ARGUMENTS = 4096;
 constexpr uint64_t GRANULE = 256;  // to which scratch memory is aligned
@@ -45,7 +46,7 @@ constexpr uint64_t GRANULE = 256;  // to which scratch memory is aligned
 struct Launch {
   void* function;
   Configuration configuration;
-  bool early;
+  bool early, clears;
   std::string arguments;
   std::vector<std::pair<size_t, size_t>> patches;  // where in them an address goes, and which
 };
@@ -62,51 +63,52 @@ struct Guard {
   int64_t least, most, same;
 };
 
+// Where a scratch array lies in memory of the call, and in memory that is zeros; -1: not there.
+struct Place {
+  int64_t offset, zeros;
+};
+
+// Memory that is zeros whenever no kernel of a stream runs.
+struct Zeros {
+  int64_t stream;
+  uint64_t address;
+  PyObject* owner;
+};
+
 // A call without its addresses. In these, operands come first, then results, then scratch memory.
 struct Prepared {
   LaunchKernel launch;
-  int device;  // -1: the host
+  IsCapturing capturing;  // null where there are no graphs
+  int device;             // -1: the host
   std::vector<Layout> made;
   std::vector<int> fields;  // for each result of the direction its place among those made; -1: none
   std::vector<Guard> guards;
   std::vector<Launch> launches;
-  PyObject* scratch;  // stream -> where scratch memory is, which is kept, or None where there is none now
-  std::vector<int64_t> offsets;  // without that: of the scratch arrays in memory for one call,
-  int64_t size;                  // and its bytes
-  uint64_t number;
+  std::vector<Place> scratch;
+  int64_t size = 0;           // bytes that a call allocates for these
+  PyObject* zeros = nullptr;  // stream -> the address of zeros and its owner, or None; null where none is needed
+  mutable std::mutex guard;
+  mutable std::vector<Zeros> known_zeros;
 
   ~Prepared() {
-    if (!scratch) return;
+    if (!zeros) return;
     pybind11::gil_scoped_acquire gil;
-    Py_DECREF(scratch);
+    forget_zeros();
+    Py_DECREF(zeros);
+  }
+
+  void forget_zeros() const {
+    for (const Zeros& each : known_zeros) Py_DECREF(each.owner);
+    known_zeros.clear();
   }
 };
-
-// The addresses of scratch memory by call and stream. A thread has its own, as the memory is the thread's.
-using ByStream = std::unordered_map<void*, std::vector<uint64_t>>;
-inline thread_local std::unordered_map<uint64_t, ByStream> known_scratch;
+constexpr size_t MOST_STREAMS = 256;  // whose zeros a call keeps
 
 // An error that Python has set becomes an exception, which autograd takes from thread to thread.
 [[noreturn]] inline void raise_set_error() {
   python_error error;
   error.persist();
   throw error;
-}
-
-inline const std::vector<uint64_t>* scratch_of(const Prepared& prepared, void* stream) {
-  auto& streams = known_scratch[prepared.number];
-  auto known = streams.find(stream);
-  if (known != streams.end()) return &known->second;
-  pybind11::gil_scoped_acquire gil;
-  auto told = pybind11::reinterpret_steal<pybind11::object>(
-      PyObject_CallFunction(prepared.scratch, "K", (unsigned long long)(uintptr_t)stream));
-  if (!told) raise_set_error();
-  if (told.is_none()) return nullptr;
-  std::vector<uint64_t> found;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(told.ptr()); i++)
-    found.push_back(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(told.ptr(), i)));
-  if (PyErr_Occurred()) raise_set_error();
-  return &(streams[stream] = std::move(found));
 }
 
 inline bool is_current(int device) {
@@ -119,6 +121,41 @@ inline void* current_stream(int device) {
   if (device >= 0) aoti_torch_get_current_cuda_stream(device, &stream);
 #endif
   return stream;
+}
+
+// A number of the current stream that no other gets; -1 for streams that PyTorch has not made, whose handles
+// may come again.
+inline int64_t stream_name(int device) {
+  if (device < 0) return 0;
+  c10::Device place(c10::kCUDA, (c10::DeviceIndex)device);
+  int64_t name = c10::impl::getDeviceGuardImpl(c10::kCUDA)->getStream(place).id();
+  return name == 0 || name & 1 ? name : -1;
+}
+
+// The address of memory that is zeros whenever no kernel of the current stream runs. 0 where there is none:
+// then kernels clear memory of their own, as in a graph, which runs beside its stream.
+inline uint64_t zeros_of(const Prepared& prepared, void* stream) {
+  int64_t name = stream_name(prepared.device);
+  int status = 0;
+  if (name < 0 || (prepared.capturing && (prepared.capturing(stream, &status) || status))) return 0;
+  {
+    std::lock_guard<std::mutex> lock(prepared.guard);
+    for (const Zeros& each : prepared.known_zeros)
+      if (each.stream == name) return each.address;
+  }
+  namespace py = pybind11;
+  py::gil_scoped_acquire gil;
+  auto told = py::reinterpret_steal<py::object>(
+      PyObject_CallFunction(prepared.zeros, "K", (unsigned long long)(uintptr_t)stream));
+  if (!told) raise_set_error();
+  if (told.is_none()) return 0;
+  unsigned long long address;
+  PyObject* owner;
+  if (!PyArg_ParseTuple(told.ptr(), "KO", &address, &owner)) raise_set_error();
+  std::lock_guard<std::mutex> lock(prepared.guard);
+  if (prepared.known_zeros.size() >= MOST_STREAMS) prepared.forget_zeros();
+  prepared.known_zeros.push_back({name, address, Py_NewRef(owner)});
+  return address;
 }
 
 inline Tensor allocated(const Layout& layout, int device) {
@@ -144,20 +181,19 @@ inline bool run(const Prepared& prepared, const Operands& operands, Results& res
     if (guard.least < distance && distance < guard.most && distance != guard.same) return false;
   }
   void* stream = current_stream(prepared.device);
-  const std::vector<uint64_t>* scratch = nullptr;
-  if (prepared.scratch && !(scratch = scratch_of(prepared, stream))) return false;
+  uint64_t zeros = prepared.zeros ? zeros_of(prepared, stream) : 0;
   c10::SmallVector<Tensor, 8> made;
   for (const Layout& layout : prepared.made) {
     made.push_back(allocated(layout, prepared.device));
     addresses.push_back((uint64_t)made.back().data_ptr());
   }
-  if (scratch) addresses.append(scratch->begin(), scratch->end());
   Tensor passing;  // what is freed here is used again by what follows on the stream, if at all
-  if (!prepared.offsets.empty()) {
+  auto in_zeros = [&](const Place& place) { return zeros && place.zeros >= 0; };
+  if (!std::all_of(prepared.scratch.begin(), prepared.scratch.end(), in_zeros))
     passing = allocated({{prepared.size}, {1}, at::kByte}, prepared.device);
-    uint64_t base = ((uint64_t)passing.data_ptr() + GRANULE - 1) / GRANULE * GRANULE;
-    for (int64_t offset : prepared.offsets) addresses.push_back(base + (uint64_t)offset);
-  }
+  uint64_t base = passing.defined() ? ((uint64_t)passing.data_ptr() + GRANULE - 1) / GRANULE * GRANULE : 0;
+  for (const Place& place : prepared.scratch)
+    addresses.push_back(in_zeros(place) ? zeros + (uint64_t)place.zeros : base + (uint64_t)place.offset);
   static const Attribute early = [] {
     Attribute attribute;
     attribute.id = EARLY_START;
@@ -169,6 +205,7 @@ inline bool run(const Prepared& prepared, const Operands& operands, Results& res
   int code = 0;
   size_t count = 0;
   for (const Launch& launch : prepared.launches) {
+    if (zeros && launch.clears) continue;
     char arguments[MOST_ARGUMENTS];
     size_t size = launch.arguments.size();
     memcpy(arguments, launch.arguments.data(), size);

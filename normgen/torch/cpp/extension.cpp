@@ -90,14 +90,15 @@ Launch launch_of(PyObject* told, size_t addresses) {
   const char* arguments;
   Py_ssize_t size;
   unsigned long long function;
-  int early;
+  int early, clears;
   PyObject* patches;
   unsigned *g = launch.configuration.grid, *b = launch.configuration.block;
-  if (!PyArg_ParseTuple(told, "K(III)(III)Ipy#O", &function, &g[0], &g[1], &g[2], &b[0], &b[1], &b[2],
-                        &launch.configuration.shared, &early, &arguments, &size, &patches))
+  if (!PyArg_ParseTuple(told, "K(III)(III)Ippy#O", &function, &g[0], &g[1], &g[2], &b[0], &b[1], &b[2],
+                        &launch.configuration.shared, &early, &clears, &arguments, &size, &patches))
     throw python_error();
   launch.function = (void*)(uintptr_t)function;
   launch.early = early;
+  launch.clears = clears;
   launch.arguments.assign(arguments, size);
   TORCH_CHECK_VALUE(launch.arguments.size() <= MOST_ARGUMENTS, "a launch has too many arguments");
   for (const auto& patch : list<std::vector<int64_t>>(patches, integers)) {
@@ -145,24 +146,21 @@ PyObject* forget(PyObject*, PyObject* calls) {
   END_HANDLE_TH_ERRORS
 }
 
-// (calls, wanted, numbers, tensors, cuLaunchKernelEx, device, made, fields, guards, launches, scratch, how
-// many addresses that has, offsets, size): keep a prepared call under the key of these tensors.
+// (calls, wanted, numbers, tensors, cuLaunchKernelEx, cuStreamIsCapturing, device, made, fields, guards,
+// launches, scratch, size, zeros): keep a prepared call under the key of these tensors.
 PyObject* learn(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  static std::atomic<uint64_t> count{0};
-  PyObject *calls, *numbers, *tensors, *made, *fields, *guards, *launches, *scratch, *offsets;
-  unsigned long long wanted, launch;
+  PyObject *calls, *numbers, *tensors, *made, *fields, *guards, *launches, *scratch, *zeros;
+  unsigned long long wanted, launch, capturing;
   long long size;
-  Py_ssize_t scratch_count;
   auto prepared = std::make_shared<Prepared>();
-  prepared->scratch = nullptr;
-  if (!PyArg_ParseTuple(arguments, "OKO!O!KiO!O!O!O!OnO!L", &calls, &wanted, &PyTuple_Type, &numbers,
-                        &PyTuple_Type, &tensors, &launch, &prepared->device, &PyTuple_Type, &made,
-                        &PyTuple_Type, &fields, &PyTuple_Type, &guards, &PyTuple_Type, &launches, &scratch,
-                        &scratch_count, &PyTuple_Type, &offsets, &size))
+  if (!PyArg_ParseTuple(arguments, "OKO!O!KKiO!O!O!O!O!LO", &calls, &wanted, &PyTuple_Type, &numbers,
+                        &PyTuple_Type, &tensors, &launch, &capturing, &prepared->device, &PyTuple_Type, &made,
+                        &PyTuple_Type, &fields, &PyTuple_Type, &guards, &PyTuple_Type, &launches,
+                        &PyTuple_Type, &scratch, &size, &zeros))
     return nullptr;
   Operands operands;
-  size_t addresses = (size_t)(PyTuple_GET_SIZE(made) + scratch_count);
+  size_t addresses = (size_t)(PyTuple_GET_SIZE(made) + PyTuple_GET_SIZE(scratch));
   for (PyObject* each : list<PyObject*>(tensors, [](PyObject* tensor) { return tensor; })) {
     operands.push_back(each == Py_None ? nullptr : &THPVariable_Unpack(each));
     if (each == Py_None) continue;
@@ -170,8 +168,9 @@ PyObject* learn(PyObject*, PyObject* arguments) {
     addresses++;
   }
   prepared->launch = (LaunchKernel)(uintptr_t)launch;
-  prepared->number = ++count;
-  prepared->offsets = integers(offsets);
+  prepared->capturing = (IsCapturing)(uintptr_t)capturing;
+  for (const auto& place : list<std::vector<int64_t>>(scratch, integers))
+    prepared->scratch.push_back({place[0], place[1]});
   prepared->size = size;
   prepared->made = list<Layout>(made, [](PyObject* told) {
     auto& dtype = *reinterpret_cast<THPDtype*>(PyTuple_GetItem(told, 2));
@@ -181,7 +180,7 @@ PyObject* learn(PyObject*, PyObject* arguments) {
   for (const auto& guard : list<std::vector<int64_t>>(guards, integers))
     prepared->guards.push_back({(size_t)guard[0], (size_t)guard[1], guard[2], guard[3], guard[4]});
   prepared->launches = list<Launch>(launches, [&](PyObject* told) { return launch_of(told, addresses); });
-  if (scratch != Py_None) prepared->scratch = Py_NewRef(scratch);
+  if (zeros != Py_None) prepared->zeros = Py_NewRef(zeros);
   Key key = key_of(wanted, list<double>(numbers, PyFloat_AsDouble), operands);
   if (key.empty()) Py_RETURN_NONE;
   Calls& all = *held<Calls>(calls);
