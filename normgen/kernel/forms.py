@@ -135,17 +135,23 @@ def store_of(text: KernelText, access: Access, value: str = "", address: str = "
 
 
 def declare(text: KernelText, parameter: Parameter) -> str:
-    """A parameter as kernel text declares it."""
+    """A parameter as kernel text declares it.
+
+    `__restrict__` is for what a text writes alone. On what it only reads, compilers would take it for memory
+    that nobody writes while the kernel lives, and load it before the kernel has waited (programmatic.cuh).
+    """
     name = parameter.name
     match parameter.kind:
         case "pointer":
             access = next((a for a in (*text.reads, *text.final_reads) if a.tensor == name), None)
             kind = f"{text.ids[name]}_t*"
-            if access is None or not access.updated:
-                kind = f"{'' if access is None else 'const '}{kind} __restrict__"
+            if access is None:
+                kind += " __restrict__"
+            elif not access.updated:
+                kind = f"const {kind}"
             return f"{kind} {text.ids[name]}_ptr"
         case "partial":
-            return f"float* __restrict__ {name}_partial"
+            return f"float* {name}_partial"
         case "stride":
             kind = "offset_t" if text.steps_far(parameter.axis) else "index_t"
             return f"{kind} {text.ids[name]}_stride_{axis_name(parameter.axis)}"
@@ -156,9 +162,9 @@ def declare(text: KernelText, parameter: Parameter) -> str:
         case "rows" | "columns" | "split" | "count" | "chunks" | "chunks_per_group":
             return f"index_t {name or parameter.kind}"
         case "words":
-            return "word_t* __restrict__ words"
+            return "word_t* words"
         case "published":
-            return "float* __restrict__ published"
+            return "float* published"
         case "blocks":
             return "int blocks_per_segment"
     raise AssertionError(parameter)

@@ -217,8 +217,8 @@ class Call:
         sets; `sizes`: axes whose lengths are constants too; `own`: values of the family's own parameters.
         `wide`: indices and offsets take 64 bits; `far`: the axes whose strides do, where offsets of rows do.
 
-        Where the device allows it every launch is programmatic, since small kernels gain by it. Its text then
-        waits first."""
+        Where the device allows it every launch is programmatic, since small kernels gain by it, if its text
+        waits first: such a text reads the constant by which it does."""
         reads, writes = list(reads), list(writes)
         values: list[int | float | Slot] = []
         codes = ""
@@ -230,6 +230,8 @@ class Call:
         reading = {o.tensor for o in reads} | set(scratch[0])
         writing = {o.tensor for o in writes} | set(scratch[1])
         assert set(touched) <= reading | writing, f"{form.entry}: {set(touched) - reading - writing}"
+        text = listing(form.source)
+        programmatic = self.device.programmatic and "PROGRAMMATIC" in text.names
         given: dict[str, int | bool | str] = {
             "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
             "offset_t": "long long" if wide or far is not None else "int",
@@ -240,9 +242,8 @@ class Call:
             **{o.there: o.tensor in self.operands for o in reads},
             **{o.wanted: o.tensor in self.operands for o in writes},
             "ACCUMULATE": self.binding.accumulate,
-            "PROGRAMMATIC": self.device.programmatic,
+            "PROGRAMMATIC": programmatic,
         }
-        text = listing(form.source)
         unset = set(text.names) - given.keys()
         assert not unset, f"{form.entry} reads {unset}, which no schedule sets"
         return Launch(
@@ -256,7 +257,7 @@ class Call:
             reads=tuple(dict.fromkeys(name for name in touched if name in reading)),
             writes=tuple(dict.fromkeys(name for name in touched if name in writing)),
             cluster=cluster,
-            programmatic=self.device.programmatic,
+            programmatic=programmatic,
         )
 
     def _element(self, operand: OperandRecord) -> str:

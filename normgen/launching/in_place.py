@@ -9,14 +9,14 @@ all axes of the kernel, the same strides, the same address. Why that is sound:
   or segment, and what it found of a part that came in the meantime is nothing (cooperative.cuh). Thread
   groups beyond the last row read no elements. What the pipeline fetches ahead is of the thread group's own
   rows to come, and is taken from shared memory from then on.
-- Loads are of the kind that assumes memory that nobody writes (ld.global.nc), and caches are not told of
-  stores. A copy that was fetched before the element's only store holds the old value, which is the one that
-  all reads before that store want; after it there are none. Other elements of the same cache line do not
-  matter either: until their own store their old value is the right one.
-- A compiler takes the same kind of load, and __restrict__, as leave to move a load past a store elsewhere.
-  It cannot where the stored value needs what was loaded, hence: the result must be one that the operand is
-  read for. Where the need is by way of a sum alone, the forms that read the row once are as safe; in the
-  streaming form the last pass loads the element anew for another result, above the store in the text.
+- A multiprocessor's cache is not told of what others store. A copy that was fetched before the element's only
+  store holds the old value, which is the one that all reads before that store want; after it there are none.
+  Other elements of the same cache line do not matter either: until their own store their old value is the
+  right one.
+- A compiler takes the __restrict__ of a result as leave to move a load past its stores. It cannot where the
+  stored value needs what was loaded, hence: the result must be one that the operand is read for. Where the
+  need is by way of a sum alone, the forms that read the row once are as safe; in the streaming form the last
+  pass loads the element anew for another result, above the store in the text.
 
 Kernels that ran before may have read the operand: they are done. Everything else is refused: a later kernel,
 or the second-stage reduction, would read what was overwritten; where kernels are of another kind (windows,

@@ -161,7 +161,7 @@ def test_rows_move_sixteen_bytes_at_a_time_in_single_precision(kernel: Kernel) -
     if kernel.form == "pipeline":
         assert set(found["copy"]) == {16}
     else:
-        assert "ld.global.nc.v4.u32" in ptx
+        assert "ld.global.v4.u32" in ptx
         assert not found["copy"]
     assert re.search(r"st\.global(\.cs)?\.v4\.u32", ptx)
     # what is narrower: scalars of the row, and partials of column sums
@@ -189,4 +189,4 @@ def test_tags_of_the_cache_are_set_and_cleared() -> None:
     ptx = compile_text(launch.source, "sm_90", target="ptx")[0].decode()
     assert "applypriority.global.L2::evict_normal" in ptx
     assert "createpolicy.fractional.L2::evict_last" in ptx
-    assert re.search(r"ld\.global\.nc\.L2::cache_hint", ptx)
+    assert re.search(r"ld\.global\.L2::cache_hint", ptx)

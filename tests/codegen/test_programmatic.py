@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from normgen.cli.sizes import usual_sizes
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
+from normgen.kernel import templates
+from normgen.launching.call import Call
 from normgen.launching.launch import Launch
 from normgen.launching.machine import Machine
 from normgen.package.direction import directions
@@ -18,7 +21,7 @@ from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import alternatives
-from tests.codegen.norms import H200, packaged
+from tests.codegen.norms import H200, bound, packaged, usual_launches
 from tests.sampling import sampled
 
 ABLE = replace(H200, programmatic=True)
@@ -55,6 +58,44 @@ def test_a_launch_that_may_start_early_waits_by_itself(name: str) -> None:
     for launch in launches_of(packaged(name), H200):
         assert not launch.programmatic
         assert launch.source.count("constexpr bool PROGRAMMATIC = false;") == 1
+
+
+TEMPLATES = Path(templates.__file__).parents[1] / "templates"
+CODE = sorted({*TEMPLATES.rglob("*.jinja"), *TEMPLATES.rglob("*.cuh")})
+COMMENTS = re.compile(r"//[^\n]*|\{#.*?#\}", re.DOTALL)
+
+
+@pytest.mark.parametrize("file", CODE, ids=lambda file: str(file.relative_to(TEMPLATES)))
+def test_no_text_loads_as_if_its_memory_were_constant(file: Path) -> None:
+    """ptxas moves such loads above the wait."""
+    assert not re.search(r"\b__ldg\b|\.nc\b|__restrict__", COMMENTS.sub("", file.read_text()))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_only_what_a_text_writes_alone_is_restricted(name: str) -> None:
+    """Loads of restricted parameters that are only read become such loads."""
+    for record in filter(None, (packaged(name).forward, packaged(name).backward)):
+        for kernel in record.kernels:
+            reads = {o.tensor for o in (*kernel.reads, *kernel.final_reads)}
+            results = {o.tensor for o in (*kernel.writes, *kernel.finals)} - reads
+            for form in kernel.forms:
+                head = form.source[form.source.index('extern "C" __global__') :].partition(") {")[0]
+                declared = head[head.rindex("(") + 1 :].split(",")
+                for parameter, text in zip(form.parameters, declared, strict=True):
+                    restricted = parameter.kind == "pointer" and parameter.name in results
+                    assert ("__restrict__" in text) == restricted, (form.entry, text)
+
+
+def test_a_text_without_waits_starts_when_the_one_before_has_ended() -> None:
+    package = packaged("layernorm")
+    (kernel,) = package.forward.strategies[0].kernels
+    form = next(f for f in kernel.forms if f.form == "registers")
+    without = replace(form, source=re.sub(r"(?m)^.*PROGRAMMATIC.*\n", "", form.source))
+    call = Call(bound(package.forward, rest=8, D=64), ABLE)
+    for text, early in ((form, True), (without, False)):
+        record = replace(kernel, forms=tuple(text if f.form == "registers" else f for f in kernel.forms))
+        (launch,) = usual_launches(record, call)
+        assert launch.programmatic is early
 
 
 # Norms and sizes with which some strategy takes a form.

@@ -217,5 +217,5 @@ def test_matrices_move_sixteen_bytes_at_a_time():
     for found in (launch(QUANTISED, rest=8192, G=256, E=16), launch(CHANNELS, "f32", B=64, C=256, S=3136)):
         ptx = compile_text(found.source, "sm_90", target="ptx")[0].decode()
         assert ".local" not in ptx
-        assert "ld.global.nc.v4.u32" in ptx
+        assert "ld.global.v4.u32" in ptx
         assert set(widths(ptx)["store"]) == {16}

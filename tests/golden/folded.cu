@@ -30,8 +30,8 @@ constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
 // as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS stats_pipeline(
-    const x_t* __restrict__ x_ptr,
-    float* __restrict__ x_moments_partial,
+    const x_t* x_ptr,
+    float* x_moments_partial,
     offset_t x_stride_B,
     index_t x_stride_rest,
     index_t size_B,
@@ -192,7 +192,7 @@ constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 extern "C" __global__ void __launch_bounds__(THREADS) stats_second_stage(
     mu_t* __restrict__ mu_ptr,
     var_t* __restrict__ var_ptr,
-    float* __restrict__ x_moments_partial,
+    float* x_moments_partial,
     offset_t mu_stride_B,
     index_t mu_stride_G,
     offset_t var_stride_B,

@@ -39,14 +39,14 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
 // as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_backward_pipeline(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t mu_stride_rest,
@@ -406,14 +406,14 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
 // results of the row before it. Column sums stay in registers, and leave as one partial per cluster.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_backward_overlapped(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t mu_stride_rest,
@@ -708,14 +708,14 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // element of a word. Later rows are copied into a multistage pipeline in shared memory. A row is summed by
 // its vectors; results and column sums go by aligned words.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_word_aligned(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t mu_stride_rest,
@@ -982,14 +982,14 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
 // its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_multipass(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t mu_stride_rest,
@@ -1138,8 +1138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 extern "C" __global__ void __launch_bounds__(THREADS) layernorm_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     int blocks_per_segment) {
     __shared__ float scratch[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;

@@ -32,9 +32,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
 // covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_registers(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
@@ -195,9 +195,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
 // Later rows are copied into a multistage pipeline in shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_pipeline(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
@@ -420,9 +420,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // and shared memory, where a thread group reads its row into registers and leaves its results; the grid
 // covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_row_tile(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
@@ -582,9 +582,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
 // wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_cooperative(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
@@ -594,8 +594,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     index_t y_stride_rest,
     float eps,
     index_t rows,
-    word_t* __restrict__ words,
-    float* __restrict__ published) {
+    word_t* words,
+    float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 3> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
@@ -752,9 +752,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
 // results of the row before it.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_overlapped(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
@@ -952,9 +952,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
 // its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_multipass(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
@@ -1054,7 +1054,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) layernorm_forward_clear(
-    word_t* __restrict__ words,
+    word_t* words,
     index_t count) {
     const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
     programmatic_wait<PROGRAMMATIC>();

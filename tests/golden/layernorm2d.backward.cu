@@ -31,14 +31,14 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // walk the tiles of columns; sums over columns stay in registers, one per element, and leave as one partial
 // per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_registers(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_B,
     index_t dy_stride_C,
     index_t x_stride_B,
@@ -272,14 +272,14 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // dependency level. Persistent blocks walk the tiles of columns; sums over columns grow in the block's row of
 // partials.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_multipass(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_B,
     index_t dy_stride_C,
     index_t x_stride_B,
@@ -432,8 +432,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 extern "C" __global__ void __launch_bounds__(THREADS) layernorm2d_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     int blocks_per_segment) {
     __shared__ float scratch[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;

@@ -25,9 +25,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 //
 // A thread owns VEC adjacent columns, holds its elements of them in registers, packed, and reads them once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_registers(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
@@ -169,9 +169,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them once per
 // dependency level.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_multipass(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,

@@ -134,7 +134,7 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
 // have left.
 struct NoL2Hints {
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
-        return __ldg(address);
+        return *address;
     }
 };
 template <int N, class T, class L2Hints = NoL2Hints>
@@ -195,8 +195,8 @@ template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, co
                      ::"r"(target), "l"(global), "n"(BYTES) : "memory");
     } else {
         // The hardware copies at least 4 bytes; narrower vectors go through a register.
-        *static_cast<typename Word<BYTES>::type*>(shared) =
-            __ldg(static_cast<const typename Word<BYTES>::type*>(global));
+        using word_t = typename Word<BYTES>::type;
+        *static_cast<word_t*>(shared) = *static_cast<const word_t*>(global);
     }
 }
 
@@ -698,12 +698,12 @@ constexpr bool READ_W = true;      // whether w is read
 // as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims__(2, 1, 1)
 rmsnorm_backward_pipeline(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
+    float* dw_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t rstd_stride_rest,
@@ -890,7 +890,7 @@ using dw_t = __nv_bfloat16;         // elements of dw
 // result.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
-    float* __restrict__ dw_sum_partial,
+    float* dw_sum_partial,
     int blocks_per_segment) {
     __shared__ float scratch[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;

@@ -130,7 +130,7 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
 // have left.
 struct NoL2Hints {
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
-        return __ldg(address);
+        return *address;
     }
 };
 template <int N, class T, class L2Hints = NoL2Hints>
@@ -308,13 +308,14 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
     }
     __device__ __forceinline__ uint4 load_word(const uint4* address) const {
         uint4 word;
-        asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-            : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address), "l"(priority));
+        asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                     : "l"(address), "l"(priority) : "memory");
         return word;
     }
     // Words of fewer bytes are not tagged.
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
-        return __ldg(address);
+        return *address;
     }
 
     // Demotes a row that an earlier thread group tagged, by all threads of this one: its lines are
@@ -413,8 +414,8 @@ constexpr bool READ_W = true;      // whether w is read
 // One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
 // covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_registers(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_rest,

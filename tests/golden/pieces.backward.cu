@@ -35,14 +35,14 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS
 groupnorm_channels_last_backward_registers(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_rest,
     index_t dy_stride_B,
     index_t dy_stride_G,
@@ -231,8 +231,8 @@ groupnorm_channels_last_backward_registers(
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dw_stride_G,
     index_t dw_stride_C,
     index_t db_stride_G,

@@ -35,14 +35,14 @@ constexpr bool ONE_MU = size_C % VEC == 0;
 // sums it leaves in memory for the others, and for the second-stage reduction. Then it applies the sums of
 // all to what it holds, and to the rest, which it reads again, the last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_backward_resident(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const w_t* __restrict__ w_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const mu_t* mu_ptr,
+    const w_t* w_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dy_stride_B,
     index_t dy_stride_rest,
     index_t x_stride_B,
@@ -56,8 +56,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     index_t size_B,
     index_t size_rest,
     index_t rows,
-    word_t* __restrict__ words,
-    float* __restrict__ published) {
+    word_t* words,
+    float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 1> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
@@ -475,7 +475,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_clear(
-    word_t* __restrict__ words,
+    word_t* words,
     index_t count) {
     const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
     programmatic_wait<PROGRAMMATIC>();
@@ -507,8 +507,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t size_B,
     index_t size_rest,
     int blocks_per_segment) {

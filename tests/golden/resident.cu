@@ -40,9 +40,9 @@ constexpr bool ONE_T3 = size_C % VEC == 0;
 // others through memory. Then it applies them to what it holds, and to the rest, which it reads again, the
 // last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_forward_resident(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     y_t* __restrict__ y_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
@@ -58,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     index_t size_rest,
     float eps,
     index_t rows,
-    word_t* __restrict__ words,
-    float* __restrict__ published) {
+    word_t* words,
+    float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 1> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
@@ -468,7 +468,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_forward_resident_clear(
-    word_t* __restrict__ words,
+    word_t* words,
     index_t count) {
     const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
     programmatic_wait<PROGRAMMATIC>();

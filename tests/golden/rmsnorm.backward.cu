@@ -34,12 +34,12 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
 // as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_pipeline(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
+    float* dw_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t rstd_stride_rest,
@@ -345,12 +345,12 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
 // results of the row before it. Column sums stay in registers, and leave as one partial per cluster.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_overlapped(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
+    float* dw_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t rstd_stride_rest,
@@ -591,12 +591,12 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // element of a word. Later rows are copied into a multistage pipeline in shared memory. A row is summed by
 // its vectors; results and column sums go by aligned words.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_word_aligned(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
+    float* dw_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t rstd_stride_rest,
@@ -814,12 +814,12 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
 // its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_multipass(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
+    float* dw_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
     index_t rstd_stride_rest,
@@ -946,7 +946,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 // result.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
-    float* __restrict__ dw_sum_partial,
+    float* dw_sum_partial,
     int blocks_per_segment) {
     __shared__ float scratch[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;

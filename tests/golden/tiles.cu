@@ -30,11 +30,11 @@ constexpr int PART = VEC < 4 ? VEC : 4;
 // A block owns a tile of ROWS x COLUMNS elements, a thread patches of PATCH x VEC. Tensors of the other
 // memory order pass through shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tiles(
-    const xq_t* __restrict__ xq_ptr,
-    const xs_t* __restrict__ xs_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
-    const scale_t* __restrict__ scale_ptr,
-    const w_t* __restrict__ w_ptr,
+    const xq_t* xq_ptr,
+    const xs_t* xs_ptr,
+    const rstd_t* rstd_ptr,
+    const scale_t* scale_ptr,
+    const w_t* w_ptr,
     q_t* __restrict__ q_ptr,
     qt_t* __restrict__ qt_ptr,
     index_t xq_stride_rest,

@@ -27,9 +27,9 @@
 // either end only load for their neighbours. What arrives is added to the sums of all steps whose windows
 // hold it; operands are fetched AHEAD steps before.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backward_march(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const d_t* __restrict__ d_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const d_t* d_ptr,
     dx_t* __restrict__ dx_ptr,
     index_t dy_stride_B,
     index_t x_stride_B,
@@ -178,9 +178,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
 // own. CHUNK channels are in flight, and it works on PART at a time. Results go through shared memory, from
 // where warps store whole rows.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backward_pixels(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const d_t* __restrict__ d_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const d_t* d_ptr,
     dx_t* __restrict__ dx_ptr,
     index_t dy_stride_B,
     index_t x_stride_B,
@@ -318,9 +318,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
 //
 // A thread owns VEC adjacent elements and reads every neighbour of each, which the caches hold.
 extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const d_t* __restrict__ d_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const d_t* d_ptr,
     dx_t* __restrict__ dx_ptr,
     index_t dy_stride_B,
     index_t dy_stride_C,

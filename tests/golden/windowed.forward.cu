@@ -26,7 +26,7 @@
 // either end only load for their neighbours. What arrives is added to the sums of all steps whose windows
 // hold it; operands are fetched AHEAD steps before.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forward_march(
-    const x_t* __restrict__ x_ptr,
+    const x_t* x_ptr,
     d_t* __restrict__ d_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_B,
@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
 // own. CHUNK channels are in flight, and it works on PART at a time. Results go through shared memory, from
 // where warps store whole rows.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forward_pixels(
-    const x_t* __restrict__ x_ptr,
+    const x_t* x_ptr,
     d_t* __restrict__ d_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_B,
@@ -287,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
 //
 // A thread owns VEC adjacent elements and reads every neighbour of each, which the caches hold.
 extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
-    const x_t* __restrict__ x_ptr,
+    const x_t* x_ptr,
     d_t* __restrict__ d_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_B,

@@ -20,8 +20,8 @@ template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, co
                      ::"r"(target), "l"(global), "n"(BYTES) : "memory");
     } else {
         // The hardware copies at least 4 bytes; narrower vectors go through a register.
-        *static_cast<typename Word<BYTES>::type*>(shared) = __ldg(
-            static_cast<const typename Word<BYTES>::type*>(global));
+        using word_t = typename Word<BYTES>::type;
+        *static_cast<word_t*>(shared) = *static_cast<const word_t*>(global);
     }
 #endif
 }

@@ -27,17 +27,18 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
     }
     __device__ __forceinline__ uint4 load_word(const uint4* address) const {
 #if defined(NORMGEN_HOST)
-        return __ldg(address);
+        return *address;
 #else
         uint4 word;
-        asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-            : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address), "l"(priority));
+        asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                     : "l"(address), "l"(priority) : "memory");
         return word;
 #endif
     }
     // Words of fewer bytes are not tagged.
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
-        return __ldg(address);
+        return *address;
     }
 
     // Demotes a row that an earlier thread group tagged, by all threads of this one: its lines are

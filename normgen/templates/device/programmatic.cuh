@@ -2,7 +2,7 @@
 
 // ---- Programmatic dependent launch: a kernel is started while the one before it ends ------------
 // A kernel launched with the attribute may start once every block of the kernel before it has
-// called programmatic_launch or has ended. Two rules make that safe, whatever runs before and
+// called programmatic_launch or has ended. Three rules make that safe, whatever runs before and
 // after:
 //
 // - A kernel waits before its first access to global memory, reads and writes alike. The wait ends
@@ -12,6 +12,11 @@
 // - A kernel lets the next one start only after its own wait. So nothing but the kernel just before
 //   is still running when a kernel starts, also where that is one of another library that reads its
 //   own weights before it waits.
+//
+// - A kernel loads from memory by ordinary loads alone. Those of memory that nobody writes while the
+//   kernel lives (ld.global.nc: __ldg, and what `const` with `__restrict__` becomes) may be moved
+//   above the wait, and be answered from lines that were fetched before it. A kernel that starts
+//   early lives while the one before it writes.
 //
 // Weights are not read before the wait, either: the kernel before may have computed them, and even
 // one that never calls programmatic_launch may have ended without its writes being visible yet.

@@ -97,7 +97,7 @@ template <class T> __device__ __forceinline__ uint4 load_elements(const T* addre
     bits_t element[ELEMENTS_OF_WORD<T>];
 #pragma unroll
     for (int i = 0; i < ELEMENTS_OF_WORD<T>; ++i) {
-        element[i] = i >= begin && i < end ? __ldg(reinterpret_cast<const bits_t*>(address) + i) : bits_t(0);
+        element[i] = i >= begin && i < end ? reinterpret_cast<const bits_t*>(address)[i] : bits_t(0);
     }
     uint4 word;
     memcpy(&word, element, sizeof(word));

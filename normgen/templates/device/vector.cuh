@@ -199,7 +199,7 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
 // have left.
 struct NoL2Hints {
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
-        return __ldg(address);
+        return *address;
     }
 };
 template <int N, class T, class L2Hints = NoL2Hints>

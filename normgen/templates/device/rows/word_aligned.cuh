@@ -91,7 +91,7 @@ template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH> struct WordAligne
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             const int at = column(item, lane, i, shift);
-            element[i] = at < LENGTH ? __ldg(reinterpret_cast<const bits_t*>(values) + at) : bits_t(0);
+            element[i] = at < LENGTH ? reinterpret_cast<const bits_t*>(values)[at] : bits_t(0);
         }
         Vector<T, N> vector;
         memcpy(vector.word, element, sizeof(element));

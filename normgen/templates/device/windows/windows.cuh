@@ -192,11 +192,13 @@ __device__ __forceinline__ void add_window(
 
 // ---- March: the lanes of a warp hold neighbouring elements --------------------------------------
 
-// An address as one number: an offset then takes one instruction, where the compiler would add up
-// all terms again.
+// An address in global memory as one number: an offset then takes one instruction, where the
+// compiler would add up all terms again.
 template <class T> __device__ __forceinline__ T* whole_address(T* address) {
 #if !defined(NORMGEN_HOST)
-    asm("" : "+l"(address));
+    size_t number = __cvta_generic_to_global(address);
+    asm("" : "+l"(number));
+    address = static_cast<T*>(__cvta_global_to_generic(number));
 #endif
     return address;
 }
