@@ -46,7 +46,7 @@ def model():
     return Normalizer()
 
 
-PATCHED = ("first", "named", "inner.0", "inner.1")
+PATCHED = ("first", "named", "inner.0", "inner.1", "scaled")
 
 
 def _classes(model):
@@ -55,9 +55,9 @@ def _classes(model):
 
 def test_norms_are_replaced_by_type_and_by_what_they_compute_and_the_rest_is_reported(model):
     report = nt.patch(model)
-    specs = "layernorm", "layernorm", "rmsnorm_llama", "groupnorm"
+    specs = "layernorm", "layernorm", "rmsnorm_llama", "groupnorm", "layernorm"
     assert [(each.name, each.spec) for each in report.replaced] == list(zip(PATCHED, specs, strict=True))
-    assert [each.name for each in report.left] == ["scaled", "synced"]
+    assert [each.name for each in report.left] == ["synced"]
     assert isinstance(model.first, nt.nn.LayerNorm) and isinstance(model.inner[1], nt.nn.GroupNorm)
     assert model.first is model.again
     assert isinstance(model.named, Named) and model.named.double() == "mine"
@@ -66,7 +66,7 @@ def test_norms_are_replaced_by_type_and_by_what_they_compute_and_the_rest_is_rep
     assert str(nt.patch(many)).splitlines()[1:] == ["  3 LayerNorm -> layernorm", "    *.* (3)"]
     assert str(nt.patch(nn.LayerNorm(8))).splitlines()[2:] == ["    (the model itself)"]
     assert str(report).splitlines() == [
-        "Normalizer: 4 modules replaced",
+        "Normalizer: 5 modules replaced",
         "  1 LayerNorm -> layernorm",
         "    first",
         "  1 Named -> layernorm",
@@ -75,9 +75,9 @@ def test_norms_are_replaced_by_type_and_by_what_they_compute_and_the_rest_is_rep
         "    inner.0",
         "  1 GroupNorm -> groupnorm",
         "    inner.1",
-        "2 norms left as before",
-        "  1 Scaled: has a forward of its own, which computes something that no bundled norm does",
+        "  1 Scaled -> layernorm: within forward of its own",
         "    scaled",
+        "1 norm left as before",
         "  1 SyncBatchNorm: has buffers, and norms with buffers are known by their type alone",
         "    synced",
     ]
@@ -90,7 +90,7 @@ def test_patching_twice_is_patching_once_and_unpatch_puts_back_the_very_same_mod
     once = _classes(model)
     again = nt.patch(model)
     assert _classes(model) == once and not again.replaced and again.already == PATCHED
-    assert str(again).startswith("Normalizer: 0 modules replaced; 4 already were")
+    assert str(again).startswith("Normalizer: 0 modules replaced; 5 already were")
     assert nt.unpatch(model) == PATCHED
     assert list(model.modules()) == modules and _classes(model) == classes
     assert torch.equal(model(x), want)

@@ -29,11 +29,12 @@ def make_class(
     recipe: tuple[Any, ...],
     members: dict[str, Any] | None = None,
 ) -> type[Module]:
-    """A class that stands for `original`. It has its name, which models and reprs look at."""
+    """A class that stands for `original`, which is among its bases, and has its name, which models and reprs
+    look at."""
     kind: Any = type(original)
     made: type[Module] = kind(
         original.__name__,
-        (Patched, *bases, original),
+        (Patched, *bases),
         {
             "__module__": original.__module__,
             "__qualname__": original.__qualname__,

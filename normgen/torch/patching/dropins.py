@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from typing import Any, ClassVar
 
@@ -39,10 +40,52 @@ def _own(cls: type) -> bool:
 
 @cache
 def drop_in(original: type[Module]) -> type[Module]:
-    """A module of PyTorch, or a subclass that has its forward, with the forward of the drop-in."""
-    base = base_of(original)
-    assert base is not None
-    return make_class(original, (getattr(nn, base.__name__),), (drop_in, original))
+    """A module of PyTorch, or a subclass that overrides nothing of its drop-in, with the methods of that."""
+    return make_class(original, (_drop_in(original), original), (drop_in, original))
+
+
+@cache
+def within(original: type[Module]) -> type[Module]:
+    """A subclass of a module of PyTorch, whose own methods find those of the drop-in where they call
+    `super()`."""
+    return make_class(original, (original, _drop_in(original)), (within, original))
+
+
+def overridden(original: type[Module]) -> tuple[str, ...]:
+    """The methods of the drop-in that a subclass of a module of PyTorch has its own of."""
+    base: Any = base_of(original)
+    return tuple(name for name in _methods(base) if _differs(original, base, name))
+
+
+def _differs(cls: type, base: type, name: str) -> bool:
+    return getattr(cls, name, None) is not getattr(base, name, None)
+
+
+def wraps_super(original: type[Module]) -> bool:
+    """Whether each method that overrides one of the drop-in calls that by `super()`."""
+    base: Any = base_of(original)
+    above = original.__mro__[: original.__mro__.index(base)]
+    own = [vars(cls)[name] for cls in above for name in _methods(base) if name in vars(cls)]
+    return all(_calls_super(method) for method in own)
+
+
+def _calls_super(method: Any) -> bool:
+    function = inspect.unwrap(method)
+    return inspect.isfunction(function) and {"super", method.__name__} <= {*function.__code__.co_names}
+
+
+def _drop_in(original: type[Module]) -> type[Module]:
+    base: Any = base_of(original)
+    found: type[Module] = getattr(nn, base.__name__)
+    return found
+
+
+@cache
+def _methods(base: type[Module]) -> tuple[str, ...]:
+    """What the drop-in for a module of PyTorch defines."""
+    mro = _drop_in(base).__mro__
+    own = [vars(cls) for cls in mro[: mro.index(base)]]
+    return tuple({name: None for members in own for name in members if inspect.isfunction(members[name])})
 
 
 class Lookalike(Module):  # type: ignore[misc]
@@ -88,4 +131,4 @@ def compute(norm: NormFunction, operands: tuple[Any, ...], attrs: dict[str, floa
 def lookalike(original: type[Module], how: Likeness) -> type[Module]:
     """A class of another library with the forward of the spec that it is."""
     members = {"norm": load(how.spec), "likeness": how}
-    return make_class(original, (Lookalike,), (lookalike, original, how), members)
+    return make_class(original, (Lookalike, original), (lookalike, original, how), members)

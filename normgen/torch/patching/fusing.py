@@ -104,4 +104,4 @@ def fused(original: type[Module], norm: str, spec: str) -> type[Module]:
         "_normgen_spec": spec,
         "_normgen_added": load(ADDED[spec]),
     }
-    return make_class(original, (Fused,), (fused, original, norm, spec), members)
+    return make_class(original, (Fused, original), (fused, original, norm, spec), members)

@@ -11,7 +11,15 @@ import torch
 from torch.nn import Module
 
 from normgen.torch.patching.classes import Patched, restore
-from normgen.torch.patching.dropins import SPECS, base_of, drop_in, lookalike
+from normgen.torch.patching.dropins import (
+    SPECS,
+    base_of,
+    drop_in,
+    lookalike,
+    overridden,
+    within,
+    wraps_super,
+)
 from normgen.torch.patching.fusing import fused, fusible
 from normgen.torch.patching.lookalikes import Likeness, likeness, settings_of, shapes_of
 from normgen.torch.patching.probes import PAIRS, Pair
@@ -25,7 +33,8 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
     """Let normgen compute the norms of a model; returns what was replaced, and what was not and why.
 
     Modules are replaced by what they are: PyTorch's own by the drop-in of the same name in
-    `normgen.torch.nn`, also where a subclass keeps their forward; and modules of other libraries, such as the
+    `normgen.torch.nn`, also where a subclass keeps their methods, or calls them by `super()` in its own; and
+    modules of other libraries, such as the
     RMSNorms of transformers, whose forward is found to compute what a bundled spec does. A module stays the
     object that it is and changes its class, so its name, parameters (tied ones too), buffers, hooks, device,
     training flag and `state_dict` stay as they are. Patching twice is patching once.
@@ -125,12 +134,15 @@ def _decide(module: Module, known: Callable[..., Likeness | str], once: bool) ->
     for holds, reason in OBSTACLES:
         if holds(module):
             return reason
-    if base is not None and cls.forward is base.forward:
+    own = overridden(cls) if base is not None else ()
+    if base is not None and not own:
         return _Change(drop_in(cls), SPECS[base.__name__])
     found = known(cls, settings_of(module), shapes_of(module), once)
     if isinstance(found, Likeness):
         return _Change(lookalike(cls, found), found.spec, _note(found))
-    return found if base is None else f"has a forward of its own, which {found}"
+    if base is not None and wraps_super(cls):
+        return _Change(within(cls), SPECS[base.__name__], f"within {' and '.join(own)} of its own")
+    return found if base is None else f"has {' and '.join(own)} of its own, and {found}"
 
 
 # Why a module is left alone that is, or might be, a norm with a drop-in.

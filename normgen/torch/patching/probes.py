@@ -5,6 +5,7 @@ The norm is its program, in float64 but for the points where it rounds.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -169,9 +170,11 @@ def _normal(shape: list[int], seed: int) -> torch.Tensor:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No mode of the caller changes what a probe computes."""
+    """No mode of the caller changes what a probe computes, and it warns of nothing."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast("cpu", enabled=False))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
         yield
