@@ -73,7 +73,8 @@ def apply(norm: Any, /, *operands: Any, **named: Any) -> Any:
     if wanted:
         read, kept = _kept(face, given, made, results)
         numbers = {name: value for name, value in named.items() if name not in norm.forward_args}
-        call = Backward(norm, face, wanted, read, numbers)
+        types = {name: arrays.view(tensors[name].data).dtype for name in wanted if name not in face.reads}
+        call = Backward(norm, face, wanted, read, types, numbers)
         outputs = record(norm.name, call, sources, tuple(results.values()), kept)
     else:
         outputs = record(norm.name, None, sources, tuple(results.values()))
@@ -88,6 +89,7 @@ class Backward:
     face: Face
     wanted: tuple[str, ...]
     read: Mapping[str, Any]
+    types: Mapping[str, str]  # of those of `wanted` that are not read
     numbers: Mapping[str, float]
 
     def __call__(self, cotangents: Sequence[Array | None], sums: Sequence[Array | None]) -> Sequence[Array]:
@@ -98,7 +100,7 @@ class Backward:
         given |= dict.fromkeys(face.hidden.values())
         out = self._targets(sums)
         given.update(self.read, **self.numbers)
-        made = self.norm.backward(wrt=self.wanted, accumulate=bool(out), out=out, **given)
+        made = self.norm.backward(wrt=self.wanted, accumulate=bool(out), dtypes=self.types, out=out, **given)
         return [getattr(made, face.gradients[name]) for name in self.wanted]
 
     def _targets(self, sums: Sequence[Array | None]) -> dict[str, Array]:

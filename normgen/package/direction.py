@@ -35,8 +35,11 @@ _WRT = Option(
     "the names to differentiate by, all by default; the other gradients are None",
 )
 _ACCUMULATE = Option("accumulate", "bool", "add the gradients of params to those in `out`", False)
+_DTYPES = Option(
+    "dtypes", "Mapping[str, str] | None", "element types of operands that are not given: their gradients' too"
+)
 # By direction, in the order of its signature.
-OPTIONS = {"forward": (_SAVE, *_SHARED), "backward": (_WRT, _ACCUMULATE, *_SHARED)}
+OPTIONS = {"forward": (_SAVE, *_SHARED), "backward": (_WRT, _ACCUMULATE, _DTYPES, *_SHARED)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class Norm:
         *arrays: Any,
         wrt: str | Iterable[str] | None = None,
         accumulate: bool = False,
+        dtypes: Mapping[str, str] | None = None,
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
         workspace: Mapping[str, Any] | None = None,
@@ -143,9 +144,14 @@ class Norm:
         forward are welcome by name. A cotangent that is None is zero. `wrt`: the names to differentiate
         by, the others are None and cost nothing. `accumulate`: add the gradients of params to those in
         `out`. An array in `out` may lie over an operand as in `forward`: dx over dy, or over x.
+
+        A gradient has the element type of its operand. Where the derivative does not read that, as with a
+        bias, give it by name, or its type in `dtypes`, such as {"b": "f32"}; otherwise the gradient has the
+        type of the first cotangent.
         """
         dispatcher = self.dispatcher("backward")
-        choice = dispatcher.arguments.names(wrt), bool(accumulate)
+        arguments = dispatcher.arguments
+        choice = arguments.names(wrt), bool(accumulate), arguments.types(dtypes)
         return dispatcher.call(arrays, named, choice, out, stream, workspace, sm_count)
 
     def plan(self, direction: str, /, *arrays: Any, **named: Any) -> Plan:

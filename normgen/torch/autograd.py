@@ -9,10 +9,10 @@ import torch
 from torch.autograd import forward_ad
 
 from normgen.torch import operators
-from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.calls import Numbers, Tensors, Wanted
 from normgen.torch.errors import check_tensors
 from normgen.torch.gradients import gradients, keep
-from normgen.torch.steps import Recording, Step, Wanted
+from normgen.torch.steps import Recording, Step
 
 
 def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:

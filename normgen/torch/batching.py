@@ -13,8 +13,8 @@ import torch
 
 from normgen.launching.layout import REST
 from normgen.package.records import TensorRecord
-from normgen.torch.calls import Tensors
-from normgen.torch.steps import Step, Wanted
+from normgen.torch.calls import Tensors, Wanted
+from normgen.torch.steps import Step
 
 Dims = Sequence["int | None"]
 
@@ -53,7 +53,7 @@ def _batch_axis(step: Step, dims: Dims, tensors: Tensors, wanted: Wanted) -> str
     if any(operands[name] is not None for name in step.updated):
         return None
     records = [direction.operands[n] for n, dim in zip(step.operands, dims, strict=True) if dim is not None]
-    records += [direction.results[name] for name in wanted]
+    records += [direction.results[name] for name in wanted.names]
     known = {group[0] for group in records[0].dims if len(group) == 1} if records else set()
     for record in records:
         known &= {group[0] for group in record.dims if len(group) == 1}
@@ -61,7 +61,7 @@ def _batch_axis(step: Step, dims: Dims, tensors: Tensors, wanted: Wanted) -> str
     if not known:
         return None
     program = step.interpreter.program
-    for node in walk(*(result.expr for result in program.results if result.tensor.name in wanted)):
+    for node in walk(*(result.expr for result in program.results if result.tensor.name in wanted.names)):
         if isinstance(node, Reduce):
             known -= node.over | {axis for axis, _, _ in node.window}
         elif isinstance(node, Extent):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
+import torch
+
 from normgen.arrays.torch import TORCH, resolved
 from normgen.arrays.views import packed
 from normgen.devices.executors import keeps_calls
@@ -15,7 +17,7 @@ from normgen.runtime.calls.prepared import NOWHERE, PreparedCall, fire
 from normgen.runtime.calls.workspace import MEMORY
 from normgen.runtime.norm import Norm
 from normgen.torch import native
-from normgen.torch.dtypes import TYPES
+from normgen.torch.dtypes import NAMES, TYPES
 
 Tensors = tuple[Any, ...]  # in order, None for those left out
 Numbers = tuple[float, ...]
@@ -34,8 +36,18 @@ class Known(NamedTuple):
 
 # The shape, the strides and the element type of a result.
 Layout = tuple[Shape, Shape, Any]
-# (operands, numbers, the names of the results that are wanted) -> what runs such calls, if not the usual.
-Unusual = Callable[[Tensors, Numbers, "tuple[str, ...]"], "Known | None"]
+
+
+class Wanted(NamedTuple):
+    """The results that a call is to compute. `types`: of operands that it is not given, the element types,
+    which their gradients have too."""
+
+    names: tuple[str, ...]
+    types: tuple[tuple[str, torch.dtype], ...] = ()
+
+
+# (operands, numbers, what is wanted) -> what runs such calls, if not the usual.
+Unusual = Callable[[Tensors, Numbers, Wanted], "Known | None"]
 
 
 class Calls:
@@ -47,6 +59,8 @@ class Calls:
         self._dispatcher = norm.dispatcher(direction)
         self._attrs = tuple(attr.name for attr in norm.package.attrs)
         self._results = tuple(self._dispatcher.direction.results)
+        records = self._dispatcher.direction.results.values()
+        self._gradient_of = {record.source: place for place, record in enumerate(records)}
         self._known: dict[tuple[Any, ...], Known] = {}
         self._extension: Any = None
         self._fast: Any = None  # the calls in this
@@ -70,12 +84,12 @@ class Calls:
         self,
         tensors: tuple[Any, ...],
         numbers: tuple[float, ...],
-        wanted: tuple[str, ...],
+        wanted: Wanted,
     ) -> tuple[Any, ...]:
         """All results in order, None for those that are not wanted."""
         if native.EXTENSION.there:
             calls = self.fast(native.EXTENSION.loaded)
-            made = self._extension.run(calls, self._bits(wanted), numbers, tensors)
+            made = self._extension.run(calls, self._asked(wanted), numbers, tensors)
             if made is not None:
                 results: tuple[Any, ...] = made
                 return results
@@ -110,11 +124,12 @@ class Calls:
             self._extension.forget(self._fast)
         self._learnt.add(key)
         wanted, numbers, *_ = key
-        self._extension.learn(self._fast, self._bits(wanted), numbers, tensors, *told())
+        self._extension.learn(self._fast, self._asked(wanted), numbers, tensors, *told())
 
-    def _bits(self, wanted: tuple[str, ...]) -> int:
-        """The results that are wanted, as C++ knows them."""
-        return sum(1 << place for place, name in enumerate(self._results) if name in wanted)
+    def _asked(self, wanted: Wanted) -> tuple[Any, ...]:
+        """What is wanted, as C++ knows it."""
+        bits = sum(1 << place for place, name in enumerate(self._results) if name in wanted.names)
+        return bits, *((self._gradient_of[source], dtype) for source, dtype in wanted.types)
 
     def _resolved(self, tensors: Tensors) -> Tensors:
         """The operands with the values that they stand for in memory: some hold the negative of these, or
@@ -134,14 +149,15 @@ class Calls:
         self,
         tensors: tuple[Any, ...],
         numbers: tuple[float, ...],
-        wanted: tuple[str, ...],
+        wanted: Wanted,
         last: frozenset[str] = frozenset(),
     ) -> Known:
         """What makes a call again. `last`: the results whose last axis is to be PyTorch's second."""
         dispatcher = self._dispatcher
         given = tuple(tensor if tensor is None else tensor.detach() for tensor in tensors)
         named = {name: each for name, each in zip(self._attrs, numbers, strict=True) if each is not None}
-        request = dispatcher.arguments.request(given, named)._replace(wanted=wanted)
+        types = tuple((name, NAMES[dtype]) for name, dtype in wanted.types)
+        request = dispatcher.arguments.request(given, named)._replace(wanted=wanted.names, types=types)
         settled = dispatcher.settle(request)
         prepared = settled.prepared
         places = prepared.fields([*range(len(prepared.made)), None])

@@ -12,6 +12,7 @@ import torch
 from normgen.launching.layout import REST, Lengths, shape_of, solve
 from normgen.package.direction import Direction
 from normgen.runtime.calls.binding import check_reductions, result_dtype
+from normgen.torch.calls import Wanted
 from normgen.torch.dtypes import NAMES, TYPES
 
 if TYPE_CHECKING:
@@ -26,19 +27,19 @@ class Interpreter:
     program: Program
 
     def run(
-        self, given: Mapping[str, torch.Tensor], scalars: Mapping[str, float], wanted: tuple[str, ...]
+        self, given: Mapping[str, torch.Tensor], scalars: Mapping[str, float], wanted: Wanted
     ) -> tuple[torch.Tensor | None, ...]:
         """The results in order, None for those that are not wanted. States are updated in place. A call
         without elements has results of zeros, as with kernels."""
         records = self.direction.operands
         lengths = solve([(records[name], tuple(t.shape)) for name, t in given.items()], self.direction.axes)
         check_reductions(self.direction, lengths)
-        dtypes = {name: NAMES[t.dtype] for name, t in given.items()}
+        dtypes = element_types({name: t.dtype for name, t in given.items()}, wanted)
         empty = 0 in lengths.axes.values()
         made = self._zeros(lengths) if empty else self._values(given, scalars, wanted, lengths, dtypes)
         found: list[torch.Tensor | None] = []
         for name, record in self.direction.results.items():
-            if name not in wanted:
+            if name not in wanted.names:
                 found.append(None)
                 continue
             # Shaped before it is a tensor: a view may not be modified in place by who asked for it.
@@ -50,7 +51,7 @@ class Interpreter:
         self,
         given: Mapping[str, torch.Tensor],
         scalars: Mapping[str, float],
-        wanted: tuple[str, ...],
+        wanted: Wanted,
         lengths: Lengths,
         dtypes: Mapping[str, str],
     ) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class Interpreter:
         }
         for name in self.direction.mentioned - given.keys():
             values[name] = np.zeros([lengths.axes[axis] for axis in records[name].axes])
-        results = tuple(result for result in self.program.results if result.tensor.name in wanted)
+        results = tuple(result for result in self.program.results if result.tensor.name in wanted.names)
         updates = tuple(update for update in self.program.updates if update.state in given)
         made = evaluate(
             replace(self.program, results=results, updates=updates),
@@ -85,6 +86,11 @@ class Interpreter:
 
 def _array(tensor: torch.Tensor) -> Any:
     return tensor.to(torch.float64).resolve_neg().numpy()
+
+
+def element_types(given: Mapping[str, torch.dtype], wanted: Wanted) -> dict[str, str]:
+    """The names of element types: of the operands of a call, and of those that it is told of alone."""
+    return {name: NAMES[dtype] for name, dtype in (*given.items(), *wanted.types)}
 
 
 def dtype_of(direction: Direction, result: str, dtypes: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from normgen.package.direction import tuple_name
 from normgen.runtime.norm import Norm
 from normgen.torch.autocast import full, widened
 from normgen.torch.autograd import call
-from normgen.torch.calls import Tensors
+from normgen.torch.calls import Tensors, Wanted
 from normgen.torch.levels import first_step
 from normgen.torch.native import EXTENSION
 from normgen.torch.node import Fast, function
@@ -46,6 +46,7 @@ class NormFunction:
             attach(derivative.step)
         self.ops = Operators(step.operator, derivative and derivative.step.operator)
         self._outputs = step.outputs
+        self._wanted = Wanted(step.outputs)
         self._signature = Signature(norm.package, step)
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
         self._fast: Fast | None = None  # the calls that are known, in C++
@@ -63,14 +64,14 @@ class NormFunction:
         operands, numbers = signature.simple(operands, named) or signature.bind(operands, named)
         if torch._C._is_any_autocast_enabled():
             operands = self._cast(operands)
-        made = call(self._step, operands, numbers, self._outputs)
+        made = call(self._step, operands, numbers, self._wanted)
         return made[0] if self._tuple is None else self._tuple._make(made[: len(self._outputs)])
 
     def with_saved(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """A named tuple of outputs, then of what the spec saves for its backward. Gradients run through the
         outputs alone."""
         operands, numbers = self._signature.bind(operands, named)
-        return self._all._make(call(self._step, self._cast(operands), numbers, self._step.results))
+        return self._all._make(call(self._step, self._cast(operands), numbers, Wanted(self._step.results)))
 
     def _in_extension(self) -> Fast | None:
         together = None if self._tuple is None else self._tuple._make

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from normgen.torch.calls import Numbers, Tensors
-from normgen.torch.steps import Step, Wanted
+from normgen.torch.calls import Numbers, Tensors, Wanted
+from normgen.torch.steps import Step
 
 Call = Callable[[Step, Tensors, Numbers, Wanted], tuple[Any, ...]]
 
@@ -19,6 +19,7 @@ def keep(step: Step, ctx: Any, tensors: Tensors, numbers: Numbers, made: Sequenc
     ctx.numbers = numbers
     pull = step.pull
     if pull is not None:
+        ctx.types = pull.types(tensors)
         known = (*tensors, *made)
         ctx.save_for_backward(*[known[place] for place in pull.kept])
 
@@ -37,7 +38,7 @@ def gradients(
         return (None,) * len(step.operands)
     kept = ctx.saved_tensors
     tensors = tuple([cotangents[place] if given else kept[place] for given, place in pull.taken])
-    wanted, places = pull.choose(needed)
+    wanted, places = pull.choose(needed, ctx.types)
     made = call(pull.step, tensors, ctx.numbers, wanted)
     return tuple([None if place is None else made[place] for place in places])
 
@@ -65,7 +66,7 @@ def tangents(
     held = [operands[place] for place in above.kept]
     tensors = tuple([directions[place] if direction else held[place] for direction, place in above.taken])
     differentiated = [cotangent and made[place] is not None for cotangent, place in pull.taken]
-    wanted, places = above.choose(tuple(differentiated))
+    wanted, places = above.choose(tuple(differentiated), above.types(operands))
     computed = call(above.step, tensors, numbers, wanted)
     found: list[Any] = [None] * len(step.results)
     for (_, result), place in zip(pull.taken, places, strict=True):

@@ -9,14 +9,15 @@ import torch
 
 from normgen.launching.layout import shape_of, solve
 from normgen.package.direction import Direction
-from normgen.torch.dtypes import NAMES, TYPES
+from normgen.torch.calls import Wanted
+from normgen.torch.dtypes import TYPES
 from normgen.torch.errors import check_kinds
-from normgen.torch.float64 import dtype_of
+from normgen.torch.float64 import dtype_of, element_types
 from normgen.torch.layouts import empty_last, results_last
 
 
 def imagined(
-    direction: Direction, names: Sequence[str], tensors: Sequence[Any], wanted: Sequence[str]
+    direction: Direction, names: Sequence[str], tensors: Sequence[Any], wanted: Wanted
 ) -> tuple[torch.Tensor | None, ...]:
     """Results in order, None for those that are not wanted, then new states. `names`: of the operands.
     RuntimeError where they do not go together."""
@@ -27,13 +28,13 @@ def imagined(
         lengths = solve(shapes, direction.axes)
     except ValueError as error:
         raise RuntimeError(str(error)) from error
-    dtypes = {name: NAMES[tensor.dtype] for name, tensor in given.items()}
+    dtypes = element_types({name: tensor.dtype for name, tensor in given.items()}, wanted)
     like = next(iter(given.values()))
     last = results_last(direction, tensors)
     made: list[torch.Tensor | None] = []
     for name, record in direction.results.items():
         shape, dtype = shape_of(record, lengths), TYPES[dtype_of(direction, name, dtypes)]
-        if name not in wanted:
+        if name not in wanted.names:
             made.append(None)
         else:
             made.append(

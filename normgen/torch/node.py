@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from normgen.torch.calls import Wanted
 from normgen.torch.gradients import Call, gradients
 from normgen.torch.native import EXTENSION
 from normgen.torch.signature import Signature
@@ -25,7 +26,7 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
     if node is None or least is None:
         return None
     pull = step.pull
-    recorded = step.recorded(step.outputs)
+    recorded = step.recorded(Wanted(step.outputs))
     taken: tuple[tuple[int, int], ...] = ()
     places: tuple[int, ...] = (-1,) * len(step.operands)
     if pull is not None:
@@ -33,8 +34,8 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
         names = pull.step.results
         places = tuple(-1 if name is None else names.index(name) for name in pull.sources)
 
-    def slowly(kept: Any, numbers: Any, cotangents: Any, needed: Any) -> tuple[Any, ...]:
-        context = SimpleNamespace(saved_tensors=kept, numbers=numbers)
+    def slowly(kept: Any, numbers: Any, cotangents: Any, needed: Any, types: Any) -> tuple[Any, ...]:
+        context = SimpleNamespace(saved_tensors=kept, numbers=numbers, types=types)
         return gradients(step, context, cotangents, needed, call)
 
     made: Fast = node.function(
@@ -46,11 +47,12 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
         signature.defaults,
         widened,
         mask(step.results, step.outputs),
-        mask(step.results, recorded.computed),
+        mask(step.results, recorded.computed.names),
         tuple(place not in recorded.constants for place in range(recorded.returned)),
         step.calls.fast(node),
         None if pull is None else pull.step.calls.fast(node),
         () if pull is None else pull.kept,
+        () if pull is None else pull.typed,
         taken,
         places,
         slowly,

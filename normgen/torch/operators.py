@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from normgen.torch.batching import batched, check_states
+from normgen.torch.calls import Wanted
 from normgen.torch.gradients import gradients, keep, tangents
 from normgen.torch.imagine import imagined
 from normgen.torch.sharding import announce, settle
@@ -43,27 +44,26 @@ def _register(step: Step) -> Any:
     operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def compute(*given: Any) -> Any:
-        *rest, mask = given
+        rest, wanted = _sorted(step, given)
         tensors = list(rest[:count])
         states = [place for place, each in enumerate(step.operands) if each in step.updated]
         for place in states:
             tensors[place] = None if tensors[place] is None else tensors[place].clone()
-        made = step.run(tuple(tensors), tuple(rest[count:]), step.masked(mask))
+        made = step.run(tuple(tensors), tuple(rest[count:]), wanted)
         return _single((*made, *(tensors[place] for place in states)))
 
     def imagine(*given: Any) -> Any:
-        *rest, mask = given
-        return _single(imagined(step.direction, step.operands, rest[:count], step.masked(mask)))
+        rest, wanted = _sorted(step, given)
+        return _single(imagined(step.direction, step.operands, rest[:count], wanted))
 
     def batch(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
-        *rest, mask = given
-
         def run(sample: Sequence[Any]) -> tuple[Any, ...]:
-            return _several(operator(*sample, *rest[count:], mask))
+            return _several(operator(*sample, *given[count:]))
 
-        tensors = tuple(rest[:count])
+        _, wanted = _sorted(step, given)
+        tensors = given[:count]
         check_states(step, dims[:count], tensors)
-        made, places = batched(step, run, info.batch_size, dims[:count], tensors, step.masked(mask))
+        made, places = batched(step, run, info.batch_size, dims[:count], tensors, wanted)
         return _single(made), _single(places)
 
     register.impl(name, compute, "CompositeExplicitAutograd")
@@ -84,14 +84,14 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
     class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, keyset: Any, *given: Any) -> Any:
-            *rest, mask = given
-            wanted = step.recorded(step.masked(mask)).computed
+            rest, wanted = _sorted(step, given)
+            computed = step.recorded(wanted).computed
             with torch.enable_grad(), _set_fwd_grad_enabled(True):  # for transforms around this one
-                made = _several(below(keyset, (*rest, [name in wanted for name in step.results])))
+                made = _several(below(keyset, (*rest, *_asked(step, computed))))
             keep(step, ctx, tuple(rest[:count]), tuple(rest[count:]), made)
             constants = (*(made[place] for place in step.constants), *made[len(step.results) :])
             ctx.mark_non_differentiable(*[each for each in constants if each is not None])
-            ctx.asked = mask
+            ctx.asked = mask = [name in wanted.names for name in step.results]
             ctx.save_for_forward(*rest[:count], *made[: len(step.results)])
             asked = [*mask, *[True] * len(step.updated)]
             return _single(tuple([each if ask else None for each, ask in zip(made, asked, strict=True)]))
@@ -100,7 +100,7 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
             needed = ctx.needs_input_grad[1 : 1 + count]
             found = gradients(step, ctx, cotangents[: len(step.results)], needed, call)
-            return (None, *found, *[None] * (len(step.attrs) + 1))
+            return (None, *found, *[None] * (len(step.attrs) + len(step.typed) + 1))
 
         @staticmethod
         def jvp(ctx: Any, _: Any, *given: Any) -> Any:
@@ -141,14 +141,27 @@ _LEVEL = 0  # PyTorch has no other of forward mode
 _LIBRARIES: list[torch.library.Library] = []  # operators live as long as what has registered them
 
 
-def call(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: tuple[str, ...]) -> tuple[Any, ...]:
+def call(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: Wanted) -> tuple[Any, ...]:
     """The results of a step by its operator. States are written."""
-    made = _several(step.operator(*tensors, *numbers, [name in wanted for name in step.results]))
+    made = _several(step.operator(*tensors, *numbers, *_asked(step, wanted)))
     for name, new in zip(step.updated, made[len(step.results) :], strict=True):
         state = tensors[step.operands.index(name)]
         if state is not None:
             state.copy_(new)
     return made[: len(step.results)]
+
+
+def _asked(step: Step, wanted: Wanted) -> tuple[Any, ...]:
+    """What is wanted, as an operator takes it."""
+    told = dict(wanted.types)
+    return (*map(told.get, step.typed.values()), [name in wanted.names for name in step.results])
+
+
+def _sorted(step: Step, given: Sequence[Any]) -> tuple[tuple[Any, ...], Wanted]:
+    """What an operator was given: operands and numbers; what is wanted."""
+    count = len(step.operands) + len(step.attrs)
+    *types, mask = given[count:]
+    return tuple(given[:count]), step.masked(mask, types)
 
 
 def _parameters(step: Step) -> str:
@@ -158,6 +171,7 @@ def _parameters(step: Step) -> str:
         optional = "" if name in step.direction.required else "?"
         parts.append(f"Tensor{optional} {_word(name, index)}")
     parts += [f"float {_word(attr.name, len(parts))}" for attr in step.attrs]
+    parts += [f"ScalarType? {_word(f'{name}_type', len(parts))}" for name in step.typed]
     return ", ".join([*parts, "bool[] wanted"])
 
 

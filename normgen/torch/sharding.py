@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from normgen.launching.layout import REST
 from normgen.package.records import TensorRecord
-from normgen.torch.steps import Step, Wanted
+from normgen.torch.steps import Step
 
 if TYPE_CHECKING:
     from normgen.ir.nodes import Expr, Reduce
@@ -49,8 +49,7 @@ def _rule(step: Step) -> Any:
     count = len(step.operands)
 
     def placements(*given: Any) -> list[tuple[list[Any], list[Any]]]:
-        *rest, mask = given
-        tensors, wanted = rest[:count], step.masked(mask)
+        tensors, wanted = given[:count], step.masked(given[-1]).names
         numbers = [None] * (len(given) - count)
         records = step.direction.operands
         given_states = [tensors[step.operands.index(name)] is not None for name in step.updated]
@@ -107,7 +106,7 @@ def _place(record: TensorRecord, axis: str | None, turn: int, dims: int) -> int 
 
 
 @cache
-def shards_of(step: Step, wanted: Wanted, states: tuple[str, ...] = ()) -> dict[str, frozenset[str]]:
+def shards_of(step: Step, wanted: tuple[str, ...], states: tuple[str, ...] = ()) -> dict[str, frozenset[str]]:
     """The axes along which operands may be cut, with the results of which every cut has a part of the sum.
     `states`: those whose new values must come out whole."""
     direction, program = step.direction, step.interpreter.program

@@ -15,12 +15,10 @@ import torch
 from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
-from normgen.torch.calls import Calls, Known, Numbers, Tensors
+from normgen.torch.calls import Calls, Known, Numbers, Tensors, Wanted
 from normgen.torch.errors import check_kinds, check_numbers, explained
 from normgen.torch.float64 import Interpreter
 from normgen.torch.imagine import imagined
-
-Wanted = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +34,16 @@ class Derivative:
     gradients: dict[str, str]
 
 
+Needed = tuple[bool, ...]  # of each operand, whether it needs a gradient
+Types = tuple["torch.dtype | None", ...]
+
+
 class Pull:
     """A derivative by places: what a recorded call keeps for it, and what it then takes.
 
-    `kept`: places among the operands of a call, then its results. `taken`: for each operand of the
-    derivative its place among cotangents, or else among what was kept.
+    `kept`: places among the operands of a call, then its results. `typed`: of the operands whose element type
+    is kept alone, since the derivative does not read them. `taken`: for each operand of the derivative its
+    place among cotangents, or else among what was kept.
     """
 
     def __init__(self, step: Step, derivative: Derivative) -> None:
@@ -55,17 +58,29 @@ class Pull:
         )
         self.cotangents = tuple(place for given, place in self.taken if given)
         self.sources = tuple(derivative.gradients.get(name) for name in step.operands)
-        self._chosen: dict[tuple[bool, ...], tuple[Wanted, tuple[int | None, ...]]] = {}
+        self.typed = tuple(place for place, name in enumerate(self.sources) if name in self.step.typed)
+        self._chosen: dict[tuple[Needed, Types], tuple[Wanted, tuple[int | None, ...]]] = {}
 
-    def choose(self, needed: tuple[bool, ...]) -> tuple[Wanted, tuple[int | None, ...]]:
+    def types(self, tensors: Sequence[Any]) -> Types:
+        """What is kept of the operands that are `typed`."""
+        return tuple([None if tensors[place] is None else tensors[place].dtype for place in self.typed])
+
+    def choose(self, needed: Needed, types: Types) -> tuple[Wanted, tuple[int | None, ...]]:
         """The results to compute for the operands that need a gradient, and the place of the gradient of each
         operand among all results."""
-        found = self._chosen.get(needed)
+        found = self._chosen.get((needed, types))
         if found is None:
-            results = self.step.results
+            results, sources = self.step.results, self.step.typed
             names = [name if need else None for name, need in zip(self.sources, needed, strict=True)]
             places = tuple(None if name is None else results.index(name) for name in names)
-            found = self._chosen[needed] = tuple(name for name in results if name in names), places
+            told = {
+                sources[n]: dtype for at, dtype in zip(self.typed, types, strict=True) if (n := names[at])
+            }
+            wanted = Wanted(
+                tuple(name for name in results if name in names),
+                tuple((source, told[source]) for source in sources.values() if source in told),
+            )
+            found = self._chosen[needed, types] = wanted, places
         return found
 
 
@@ -82,7 +97,8 @@ class Step:
     """One direction of a norm.
 
     Tensors come in the order of `operands`, None for those left out; numbers in that of `attrs`; results in
-    that of `results`, outputs before saves, None for those that are not wanted. `updated`: operands that are
+    that of `results`, outputs before saves, None for those that are not wanted. `typed`: the results whose
+    element types no operand tells, with the tensors that they are gradients of. `updated`: operands that are
     written.
     """
 
@@ -106,6 +122,7 @@ class Step:
         self.operands = (*direction.reads, *extra)
         self.results = tuple(direction.results)
         self.outputs = tuple(n for n, record in direction.results.items() if record.role != "save")
+        self.typed = _typed(direction)
         self.updated = tuple(name for name in self.operands if name in direction.updated)
         self.operator: Any = None  # once it is registered
         self._interpreter = interpreter
@@ -133,11 +150,11 @@ class Step:
         found = self._recorded.get(wanted)
         if found is None:
             kept = () if self.pull is None else self.pull.results
-            computed = tuple(name for name in self.results if name in wanted or name in kept)
-            saves = any(name not in self.outputs for name in wanted)
+            computed = tuple(name for name in self.results if name in wanted.names or name in kept)
+            saves = any(name not in self.outputs for name in wanted.names)
             count = len(self.results if saves else self.outputs)
             constants = tuple(place for place in self.constants if place < count)
-            found = self._recorded[wanted] = Recording(computed, count, constants)
+            found = self._recorded[wanted] = Recording(wanted._replace(names=computed), count, constants)
         return found
 
     @cached_property
@@ -151,9 +168,11 @@ class Step:
         """The same in float64."""
         return self._interpreter()
 
-    def masked(self, mask: Sequence[bool]) -> Wanted:
-        """The results that a mask names."""
-        return tuple([name for name, wanted in zip(self.results, mask, strict=True) if wanted])
+    def masked(self, mask: Sequence[bool], types: Sequence[torch.dtype | None] = ()) -> Wanted:
+        """The results that a mask names. `types`: of those that are `typed`."""
+        names = tuple([name for name, wanted in zip(self.results, mask, strict=True) if wanted])
+        pairs = zip(self.typed.values(), types, strict=False)
+        return Wanted(names, tuple([(source, dtype) for source, dtype in pairs if dtype is not None]))
 
     @cached_property
     def calls(self) -> Calls:
@@ -169,7 +188,8 @@ class Step:
     def _unusual(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Known | None:
         """What runs calls on tensors that the kernels do not take as they lie."""
         direction = self.direction
-        if any(tensor is not None and tensor.dtype is torch.float64 for tensor in tensors):
+        types = [*(tensor.dtype for tensor in tensors if tensor is not None), *dict(wanted.types).values()]
+        if torch.float64 in types:
             return Known(lambda _, given, __: self._interpreted(given, numbers, wanted))
         if _without_data(tensors):
             return Known(lambda _, given, __: self._imagined(given, wanted))
@@ -230,3 +250,11 @@ class Step:
 
 def _without_data(tensors: Tensors) -> bool:
     return any(tensor is not None and tensor.is_meta for tensor in tensors)
+
+
+def _typed(direction: Direction) -> dict[str, str]:
+    return {
+        name: record.source
+        for name, record in direction.results.items()
+        if record.role == "gradient" and record.source not in direction.reads
+    }

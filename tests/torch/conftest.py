@@ -35,7 +35,7 @@ def runs(monkeypatch):
     run = Step.run
 
     def note(self, tensors, numbers, wanted):
-        noted.append((self.name, wanted))
+        noted.append((self.name, wanted.names))
         return run(self, tensors, numbers, wanted)
 
     monkeypatch.setattr(Step, "run", note)

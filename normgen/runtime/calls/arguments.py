@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normgen.dtypes import real
+from normgen.dtypes import DEVICE_DTYPES, real
 from normgen.package.direction import Direction
 from normgen.package.records import AttrRecord, Package
 
+# Element types of operands that a call is not given, by name: what their gradients are written in.
+Types = tuple[tuple[str, str], ...]
 LARGEST = 3.4028234663852886e38  # of a float32, which is what a kernel gets
 
 
@@ -27,6 +29,7 @@ class Request(NamedTuple):
     stream: object
     workspace: Mapping[str, object] | None
     sm_count: int | None
+    types: Types = ()
 
 
 class Arguments:
@@ -65,7 +68,8 @@ class Arguments:
         else:
             wanted = self._gradients(options["wrt"], accumulate, operands, out)
         stream, sm_count = options["stream"], options["sm_count"]
-        return Request(operands, numbers, wanted, out, accumulate, stream, workspace, sm_count)
+        types = self.types(options.get("dtypes"))
+        return Request(operands, numbers, wanted, out, accumulate, stream, workspace, sm_count, types)
 
     def names(self, wrt: object) -> tuple[str, ...] | None:
         """`wrt` as names: to be looked at more than once, and to be part of a key."""
@@ -78,6 +82,17 @@ class Arguments:
             if not isinstance(name, str):
                 self._refuse_name("wrt", name, tuple(self._gradient_of))
         return found
+
+    def types(self, dtypes: Any) -> Types:
+        """`dtypes` as pairs, to be part of a key."""
+        if dtypes is None or isinstance(dtypes, tuple):  # such pairs
+            return dtypes or ()
+        check_mapping("dtypes", dtypes, "such as dtypes={'b': 'f32'}", "element types")
+        for name, dtype in dtypes.items():
+            self._check_names("dtypes", (name,), tuple(self._gradient_of))
+            if dtype not in DEVICE_DTYPES:
+                raise ValueError(f"dtypes: {dtype!r} is none of {', '.join(DEVICE_DTYPES)}")
+        return tuple(dtypes.items())
 
     def bounds(self, name: str) -> tuple[float, float] | None:
         """The least and the greatest number that an attr takes without a closer look; None for an operand."""
@@ -201,8 +216,8 @@ def number(attr: AttrRecord, value: Any) -> float:
     return float(value)
 
 
-def check_mapping(what: str, given: object, form: str) -> None:
-    """Refuse what holds no arrays by name. `form`: how it is to be written."""
+def check_mapping(what: str, given: object, form: str, held: str = "arrays") -> None:
+    """Refuse what holds no arrays, or others, by name. `form`: how it is to be written."""
     if not isinstance(given, Mapping):
-        way = "its ._asdict()" if hasattr(given, "_asdict") else f"a dict of arrays by name, {form}"
+        way = "its ._asdict()" if hasattr(given, "_asdict") else f"a dict of {held} by name, {form}"
         raise TypeError(f"{what} is a {type(given).__name__}: give {way}")

@@ -53,10 +53,13 @@ class Assembler:
             raise ValueError(f"{self.direction.text} has no kernels: it is the backward of the level below")
         return self.planner(self.direction.record, bound.binding, device)
 
+    def _bound(self, call: ViewedCall) -> Bound:
+        return bind(self.direction, call.views, call.out, call.wanted, call.accumulate, dict(call.types))
+
     def texts(self, call: ViewedCall) -> list[Launch]:
         """The launches of a call, and others with all texts that calls need which differ from it in the
         number of rows."""
-        bound = bind(self.direction, call.views, call.out, call.wanted, call.accumulate)
+        bound = self._bound(call)
         if bound.idle:
             return []
         plan = self.plan(bound, self.executors(call.device).device, call.sm_count)
@@ -79,7 +82,7 @@ class Assembler:
     def prepare(self, call: ViewedCall) -> PreparedCall:
         """The call for all arrays that lie like these."""
         direction, views = self.direction, call.views
-        bound = bind(direction, views, call.out, call.wanted, call.accumulate)
+        bound = self._bound(call)
         given = [result for result in bound.results if result[0] in call.out]
         made = [result for result in bound.results if result[0] not in call.out]
         launches: list[Launch] = []

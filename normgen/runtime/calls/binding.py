@@ -55,8 +55,12 @@ def bind(
     out: Mapping[str, View],
     wanted: tuple[str, ...],
     accumulate: bool = False,
+    types: Mapping[str, str] = _NOTHING,
 ) -> Bound:
-    """Check one call's arrays against the spec and against each other, and say how they lie in memory."""
+    """Check one call's arrays against the spec and against each other, and say how they lie in memory.
+
+    `types`: of operands that are not given, which their gradients have too.
+    """
     _check_devices([*given.items(), *((f"out[{name!r}]", view) for name, view in out.items())])
     for name, view in given.items():
         _check_dtype(direction, name, view, given)
@@ -90,10 +94,12 @@ def bind(
             operands[name] = Operand(view.dtype, tuple(packed_strides(record, lengths).items()), ALIGNMENT)
 
     results: list[tuple[str, Shape, str]] = []
+    _check_told(direction, types, given)
+    known = {**dtypes_of(given), **types}
     for name in wanted:
         record = direction.results[name]
         shape = shape_of(record, lengths)
-        dtype = result_dtype(direction, record, types(given), types(out))
+        dtype = result_dtype(direction, record, known, dtypes_of(out))
         alignment = ALIGNMENT
         if name in out:
             alignment = _check_out(name, out[name], shape, dtype)
@@ -151,6 +157,14 @@ def _check_dtype(direction: Direction, name: str, view: View, given: Mapping[str
         raise TypeError(f"{text}; cast it: {_cast(name, view, wanted)}")
 
 
+def _check_told(direction: Direction, told: Mapping[str, str], given: Mapping[str, View]) -> None:
+    """Refuse a type that a call tells of an operand that has another."""
+    for name, dtype in told.items():
+        own = given[name].dtype if name in given else _declared(direction.declared, name)
+        if own not in (None, dtype):
+            raise TypeError(f"dtypes: {name} is {own}, not {dtype}")
+
+
 def _check_writable(name: str, text: str, view: View) -> None:
     if view.readonly:
         raise ValueError(f"{text} is read-only, but {name} is written")
@@ -194,7 +208,7 @@ def check_reductions(direction: Direction, lengths: Lengths) -> None:
         raise ValueError(f"{empty[0]} is 0: nothing to reduce over in each row of {groups}")
 
 
-def types(views: Mapping[str, View]) -> dict[str, str]:
+def dtypes_of(views: Mapping[str, View]) -> dict[str, str]:
     """The element type of each array."""
     return {name: view.dtype for name, view in views.items()}
 
@@ -208,7 +222,9 @@ def result_dtype(
     sources: list[str | None]
     if record.role == "gradient":
         source = record.source
-        sources = [given.get(source), record.dtype, _declared(declared, source), out.get(record.name)]
+        like = declared[source].like if source in declared else None
+        sources = [given.get(source), record.dtype, _declared(declared, source), given.get(like or "")]
+        sources += [out.get(record.name)]
         sources += [given.get(name) for name in direction.reads if name in direction.mentioned]
     else:
         like = record.like or ""

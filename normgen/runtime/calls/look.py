@@ -12,7 +12,7 @@ from normgen.arrays.views import View, scalar_view
 from normgen.dtypes import DEVICE_DTYPES, name_of_numpy, real, round_to
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.package.direction import Direction
-from normgen.runtime.calls.arguments import Request
+from normgen.runtime.calls.arguments import Request, Types
 
 # What may stand for a 0-d array.
 SCALARS = (float, int, np.generic)
@@ -28,12 +28,14 @@ class ViewedCall(NamedTuple):
     sm_count: int | None = None
     loose: tuple[str, ...] = ()  # operands that numbers stand for
     bits: Mapping[str, int] = {}  # bit patterns of those of them that a device has yet to be told of
+    types: Types = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
         """All that its preparation depends on: not on addresses, but on how they are aligned."""
         out = _signatures(self.out) if self.out else ()
-        return (_signatures(self.views), out, self.wanted, self.accumulate, self.sm_count, (*self.bits,))
+        asked = self.wanted, self.accumulate, self.sm_count, self.types
+        return (_signatures(self.views), out, asked, (*self.bits,))
 
     @property
     def device(self) -> DeviceKey:
@@ -69,7 +71,8 @@ def look(direction: Direction, request: Request) -> ViewedCall:
                 views[name] = scalar_view(first, name_of_numpy(value.dtype) or "f32")
                 bits[bits_name(name)] = int(value.view(f"u{value.itemsize}"))
         views = {name: views[name] for name in direction.operands if name in views}
-    return ViewedCall(views, out, request.wanted, request.accumulate, request.sm_count, tuple(loose), bits)
+    asked = request.wanted, request.accumulate, request.sm_count
+    return ViewedCall(views, out, *asked, tuple(loose), bits, request.types)
 
 
 def bits_name(operand: str) -> str:

@@ -13,6 +13,7 @@ from normgen.launching.launch import DeviceKey
 from normgen.launching.layout import REST, Lengths, shape_of
 from normgen.package.direction import Direction
 from normgen.package.records import TensorRecord
+from normgen.runtime.calls.arguments import Types
 from normgen.runtime.calls.binding import Bound, bind
 from normgen.runtime.calls.look import ViewedCall
 
@@ -28,14 +29,15 @@ def bind_sizes(
 ) -> Bound:
     """A call with contiguous arrays of these lengths, every operand present and every result wanted."""
     views = stand_ins(direction, sizes, dtypes, alignment, device)
-    return bind(direction, views, {}, tuple(direction.results))
+    return bind(direction, views, {}, tuple(direction.results), types=dict(_unread(direction, dtypes)))
 
 
 def imagined(
     direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str], device: DeviceKey
 ) -> ViewedCall:
     """Such a call on a device, as if its arrays had been looked at."""
-    return ViewedCall(stand_ins(direction, sizes, dtypes, 16, device), {}, tuple(direction.results))
+    views = stand_ins(direction, sizes, dtypes, 16, device)
+    return ViewedCall(views, {}, tuple(direction.results), types=_unread(direction, dtypes))
 
 
 def stand_ins(
@@ -62,6 +64,12 @@ def stand_ins(
             owner=None,
         )
     return views
+
+
+def _unread(direction: Direction, dtypes: str | Mapping[str, str]) -> Types:
+    """The element types that are told of what the direction does not read."""
+    told = {} if isinstance(dtypes, str) else dtypes
+    return tuple((name, dtype) for name, dtype in told.items() if name not in direction.reads)
 
 
 def _lengths(direction: Direction, records: Mapping[str, TensorRecord], sizes: Sizes) -> Lengths:

@@ -235,13 +235,23 @@ inline bool is_plain(const Tensor& tensor) {
   return (tensor.is_cpu() || tensor.is_cuda()) && (others.raw_repr() & ~c10::full_backend_mask) == 0;
 }
 
-// What a call is known by: numbers, which results are wanted, and how each tensor lies. Empty where a tensor
-// is no plain one: no such call is known.
+// The results that a call is to compute, as bits, and the element types of those that no operand tells: for
+// each operand that is not given and whose gradient is wanted, by the gradient's place.
+struct Wanted {
+  uint64_t results;
+  c10::SmallVector<std::pair<int, at::ScalarType>, 4> types;
+};
+
+// What a call is known by: numbers, what is wanted, and how each tensor lies. Empty where a tensor is no plain
+// one: no such call is known.
 using Key = c10::SmallVector<int64_t, 96>;
 
-inline Key key_of(uint64_t wanted, c10::ArrayRef<double> numbers, const Operands& operands) {
+inline Key key_of(Wanted wanted, c10::ArrayRef<double> numbers, const Operands& operands) {
   Key key;
-  key.push_back((int64_t)wanted);
+  key.push_back((int64_t)wanted.results);
+  key.push_back((int64_t)wanted.types.size());
+  std::sort(wanted.types.begin(), wanted.types.end());
+  for (auto [place, dtype] : wanted.types) key.push_back((int64_t)place << 8 | (int64_t)dtype);
   for (double number : numbers) {
     int64_t bits;
     memcpy(&bits, &number, 8);

@@ -56,7 +56,7 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
   }
   recorded = recorded && c10::GradMode::is_enabled();
   if (recorded && !norm.backward) Py_RETURN_NONE;
-  auto prepared = norm.calls->find(key_of(recorded ? norm.recorded : norm.plain, numbers, operands));
+  auto prepared = norm.calls->find(key_of({recorded ? norm.recorded : norm.plain, {}}, numbers, operands));
   if (!prepared) Py_RETURN_NONE;
   // Profilers know a node by the number that it gets next.
   int64_t number = recorded ? (int64_t)at::sequence_number::peek() : -1;
@@ -84,6 +84,20 @@ std::vector<T> list(PyObject* tuple, Read read) {
 }
 
 std::vector<int64_t> integers(PyObject* tuple) { return list<int64_t>(tuple, PyLong_AsLongLong); }
+
+// From (bits, (place, element type), ...).
+Wanted wanted_of(PyObject* told) {
+  if (!PyTuple_Check(told) || !PyTuple_GET_SIZE(told)) throw pybind11::type_error("expected what is wanted");
+  Wanted wanted{PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(told, 0)), {}};
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(told); i++) {
+    int place;
+    PyObject* dtype;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(told, i), "iO", &place, &dtype)) throw python_error();
+    wanted.types.emplace_back(place, reinterpret_cast<THPDtype*>(dtype)->scalar_type);
+  }
+  if (PyErr_Occurred()) throw python_error();
+  return wanted;
+}
 
 Launch launch_of(PyObject* told, size_t addresses) {
   Launch launch{};
@@ -124,7 +138,7 @@ PyObject* run_known(PyObject*, PyObject* const* given, Py_ssize_t count) {
     operands.push_back(tensor == Py_None ? nullptr : &THPVariable_Unpack(tensor));
   }
   auto numbers = list<double>(given[2], PyFloat_AsDouble);
-  auto prepared = held<Calls>(given[0])->find(key_of(PyLong_AsUnsignedLongLong(given[1]), numbers, operands));
+  auto prepared = held<Calls>(given[0])->find(key_of(wanted_of(given[1]), numbers, operands));
   Results results;
   if (!prepared || !run(*prepared, operands, results)) Py_RETURN_NONE;
   PyObject* all = PyTuple_New((Py_ssize_t)results.size());
@@ -150,11 +164,11 @@ PyObject* forget(PyObject*, PyObject* calls) {
 // launches, scratch, size, zeros): keep a prepared call under the key of these tensors.
 PyObject* learn(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  PyObject *calls, *numbers, *tensors, *made, *fields, *guards, *launches, *scratch, *zeros;
-  unsigned long long wanted, launch, capturing;
+  PyObject *calls, *wanted, *numbers, *tensors, *made, *fields, *guards, *launches, *scratch, *zeros;
+  unsigned long long launch, capturing;
   long long size;
   auto prepared = std::make_shared<Prepared>();
-  if (!PyArg_ParseTuple(arguments, "OKO!O!KKiO!O!O!O!O!LO", &calls, &wanted, &PyTuple_Type, &numbers,
+  if (!PyArg_ParseTuple(arguments, "OOO!O!KKiO!O!O!O!O!LO", &calls, &wanted, &PyTuple_Type, &numbers,
                         &PyTuple_Type, &tensors, &launch, &capturing, &prepared->device, &PyTuple_Type, &made,
                         &PyTuple_Type, &fields, &PyTuple_Type, &guards, &PyTuple_Type, &launches,
                         &PyTuple_Type, &scratch, &size, &zeros))
@@ -181,7 +195,7 @@ PyObject* learn(PyObject*, PyObject* arguments) {
     prepared->guards.push_back({(size_t)guard[0], (size_t)guard[1], guard[2], guard[3], guard[4]});
   prepared->launches = list<Launch>(launches, [&](PyObject* told) { return launch_of(told, addresses); });
   if (zeros != Py_None) prepared->zeros = Py_NewRef(zeros);
-  Key key = key_of(wanted, list<double>(numbers, PyFloat_AsDouble), operands);
+  Key key = key_of(wanted_of(wanted), list<double>(numbers, PyFloat_AsDouble), operands);
   if (key.empty()) Py_RETURN_NONE;
   Calls& all = *held<Calls>(calls);
   std::lock_guard<std::mutex> lock(all.guard);
@@ -193,21 +207,21 @@ PyObject* learn(PyObject*, PyObject* arguments) {
 PyMethodDef call_method = {"call", (PyCFunction)(void (*)())call, METH_FASTCALL | METH_KEYWORDS, nullptr};
 
 // (name, least operands, which are states, which are updated, attrs, defaults, widened, plain, recorded,
-// differentiable, calls, backward or None, kept, taken, gradients, slow, together) -> its `call`.
+// differentiable, calls, backward or None, kept, typed, taken, gradients, slow, together) -> its `call`.
 PyObject* make_function(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   auto made = std::make_shared<Function>();
   const char* name;
   PyObject *states, *updated, *attrs, *defaults, *differentiable, *calls, *backward;
-  PyObject *kept, *taken, *gradients;
+  PyObject *kept, *typed, *taken, *gradients;
   Py_ssize_t least;
   int widened;
   unsigned long long plain, recorded;
-  if (!PyArg_ParseTuple(arguments, "snO!O!O!O!pKKO!OOO!O!O!OO", &name, &least, &PyTuple_Type, &states,
+  if (!PyArg_ParseTuple(arguments, "snO!O!O!O!pKKO!OOO!O!O!O!OO", &name, &least, &PyTuple_Type, &states,
                         &PyTuple_Type, &updated, &PyTuple_Type, &attrs, &PyTuple_Type, &defaults, &widened,
                         &plain, &recorded, &PyTuple_Type, &differentiable, &calls, &backward,
-                        &PyTuple_Type, &kept, &PyTuple_Type, &taken, &PyTuple_Type, &gradients, &made->slow,
-                        &made->together))
+                        &PyTuple_Type, &kept, &PyTuple_Type, &typed, &PyTuple_Type, &taken, &PyTuple_Type,
+                        &gradients, &made->slow, &made->together))
     return nullptr;
   auto truth = [](PyObject* told) { return told == Py_True; };
   made->name = name;
@@ -228,6 +242,7 @@ PyObject* make_function(PyObject*, PyObject* arguments) {
   made->calls = held<Calls>(calls);
   if (backward != Py_None) made->backward = held<Calls>(backward);
   for (int64_t place : integers(kept)) made->kept.push_back(place);
+  for (int64_t place : integers(typed)) made->typed.push_back(place);
   for (const auto& each : list<std::vector<int64_t>>(taken, integers))
     made->taken.emplace_back(each[0] != 0, each[1]);
   made->gradients = list<int>(gradients, PyLong_AsLong);

@@ -3,6 +3,7 @@
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -36,9 +37,10 @@ struct Function {
   std::vector<bool> differentiable;  // of each output: the first results
   std::shared_ptr<Calls> calls, backward;  // no backward: never recorded here
   std::vector<size_t> kept;  // places among operands, then results
+  std::vector<size_t> typed;  // operands of which only the element type is kept, for their gradients
   std::vector<std::pair<bool, size_t>> taken;  // by the backward: cotangents, or else of what was kept
   std::vector<int> gradients;  // for each operand its place in the results of the backward; -1: none
-  PyObject* slow;  // (what was kept, numbers, cotangents, which are needed) -> gradients
+  PyObject* slow;  // (what was kept, numbers, cotangents, which are needed, types) -> gradients
   PyObject* together;  // a tuple of outputs -> what a call returns, or None where there is one
 };
 
@@ -60,6 +62,7 @@ inline bool is_usual(bool widened) {
 struct Recorded final : Node {
   std::shared_ptr<const Function> function;
   c10::SmallVector<double, 4> numbers;
+  std::vector<at::ScalarType> types;  // of the operands that are `typed`; of those left out, undefined
   std::vector<SavedVariable> saved;
 
   std::string name() const override { return function->name + "Backward"; }
@@ -73,9 +76,11 @@ struct Recorded final : Node {
     std::lock_guard<std::mutex> lock(mutex_);
     const Function& norm = *function;
     std::vector<bool> needed = all_needed();
-    uint64_t wanted = 0;
+    Wanted wanted{};
     for (size_t i = 0; i < norm.operand_count; i++)
-      if (needed[i] && norm.gradients[i] >= 0) wanted |= uint64_t(1) << norm.gradients[i];
+      if (needed[i] && norm.gradients[i] >= 0) wanted.results |= uint64_t(1) << norm.gradients[i];
+    for (size_t i = 0; i < types.size(); i++)
+      if (needed[norm.typed[i]]) wanted.types.emplace_back(norm.gradients[norm.typed[i]], types[i]);
     bool any = false;
     for (auto [is_cotangent, place] : norm.taken) any |= is_cotangent && cotangents[place].defined();
     variable_list found(norm.operand_count);
@@ -83,7 +88,7 @@ struct Recorded final : Node {
     variable_list kept = unpacked();
     // What is turned off does not matter, and engines turn off names: nothing is recorded any more.
     if (c10::GradMode::is_enabled() || somebody_watches())
-      return slowly(norm, numbers, kept, cotangents, needed);
+      return slowly(norm, numbers, types, kept, cotangents, needed);
     Operands operands;
     for (auto [is_cotangent, place] : norm.taken) {
       const Tensor& tensor = is_cotangent ? cotangents[place] : kept[place];
@@ -92,7 +97,7 @@ struct Recorded final : Node {
     auto prepared = norm.backward->find(key_of(wanted, numbers, operands));
     Results made;
     if (!prepared || !run(*prepared, operands, made))
-      return slowly(norm, numbers, kept, cotangents, needed);
+      return slowly(norm, numbers, types, kept, cotangents, needed);
     for (size_t i = 0; i < norm.operand_count; i++)
       if (needed[i] && norm.gradients[i] >= 0) found[i] = made[norm.gradients[i]];
     return found;
@@ -102,6 +107,7 @@ struct Recorded final : Node {
   void compiled_args(compiled::CompiledNodeArgs& arguments) const override {
     arguments.collect(name());
     for (double number : numbers) arguments.collect(number);
+    for (at::ScalarType type : types) arguments.collect(type);
     arguments.collect(saved, true);
   }
 
@@ -115,11 +121,11 @@ struct Recorded final : Node {
     std::vector<at::TypePtr> schema;
     for (const c10::IValue& each : arguments)
       schema.push_back(each.isTensor() ? at::TensorType::get() : each.type());
-    auto traced = [norm = function, numbers = numbers](const variable_list& given,
-                                                       const std::vector<c10::IValue>& others) {
+    auto traced = [norm = function, numbers = numbers, types = types](
+                      const variable_list& given, const std::vector<c10::IValue>& others) {
       compiled::PackedArgs packed(others);
       auto kept = packed.unpack<variable_list>();
-      return slowly(*norm, numbers, kept, given, packed.unpack<std::vector<bool>>());
+      return slowly(*norm, numbers, types, kept, given, packed.unpack<std::vector<bool>>());
     };
     auto metadata = compiled::IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
         compiled::get_input_metadata(next_edges()));
@@ -146,7 +152,8 @@ struct Recorded final : Node {
   }
 
   // By Python, which differentiates, refuses, and prepares what comes for the first time.
-  static variable_list slowly(const Function& norm, c10::ArrayRef<double> numbers, const variable_list& kept,
+  static variable_list slowly(const Function& norm, c10::ArrayRef<double> numbers,
+                              c10::ArrayRef<at::ScalarType> types, const variable_list& kept,
                               const variable_list& cotangents, const std::vector<bool>& needed) {
     namespace py = pybind11;
     py::gil_scoped_acquire gil;
@@ -156,13 +163,16 @@ struct Recorded final : Node {
         PyTuple_SET_ITEM(made.ptr(), i, THPVariable_Wrap(tensors[i]));
       return made;
     };
-    py::tuple values(numbers.size()), flags(needed.size());
+    py::tuple values(numbers.size()), flags(needed.size()), dtypes(types.size());
+    for (size_t i = 0; i < types.size(); i++)
+      PyTuple_SET_ITEM(dtypes.ptr(), i,
+                       Py_NewRef(types[i] == at::ScalarType::Undefined ? Py_None : (PyObject*)torch::getTHPDtype(types[i])));
     for (size_t i = 0; i < numbers.size(); i++)
       PyTuple_SET_ITEM(values.ptr(), i, PyFloat_FromDouble(numbers[i]));
     for (size_t i = 0; i < needed.size(); i++) PyTuple_SET_ITEM(flags.ptr(), i, PyBool_FromLong(needed[i]));
     py::tuple given = told(kept), arrived = told(cotangents);
     auto made = py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
-        norm.slow, given.ptr(), values.ptr(), arrived.ptr(), flags.ptr(), nullptr));
+        norm.slow, given.ptr(), values.ptr(), arrived.ptr(), flags.ptr(), dtypes.ptr(), nullptr));
     if (!made) raise_set_error();
     variable_list found(needed.size());
     for (size_t i = 0; i < needed.size(); i++) {
@@ -188,6 +198,8 @@ inline void record(const std::shared_ptr<Function>& function, c10::ArrayRef<doub
   NodePointer owner = owned<NodePointer>(node);
   node->function = function;
   node->numbers.append(numbers.begin(), numbers.end());
+  for (size_t place : function->typed)
+    node->types.push_back(operands[place] ? operands[place]->scalar_type() : at::ScalarType::Undefined);
   torch::autograd::edge_list edges;
   for (const Tensor* operand : operands)
     edges.push_back(operand ? torch::autograd::impl::gradient_edge(*operand) : Edge());

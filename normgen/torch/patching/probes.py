@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from normgen.torch.calls import Wanted
 from normgen.torch.function import NormFunction
 from normgen.torch.levels import first_step
 from normgen.torch.loading import load
@@ -100,7 +101,7 @@ class Probe:
         step = _step(form.spec)
         if self.bias and "b" not in step.operands:
             return Verdict.APART
-        (got, *_) = step.interpreter.run({"x": x, **self._named(given)}, self._numbers, step.outputs)
+        (got, *_) = step.interpreter.run({"x": x, **self._named(given)}, self._numbers, Wanted(step.outputs))
         verdict = _agreement(got, want)
         if slopes is None or verdict is Verdict.APART:
             return verdict
