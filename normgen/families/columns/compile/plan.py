@@ -99,6 +99,8 @@ def _sums_over_columns(
     found = []
     for node in sums:
         if node.over == frozenset(reduced):
+            if node.arg.axes | set(reduced) != space:
+                raise Misfit(f"a {node.op} over {_text(sorted(node.over))} is the same for several columns")
             continue
         if not set(across) <= node.over or node.over & set(reduced) not in (frozenset(), frozenset(reduced)):
             raise Misfit(f"a sum over {_text(sorted(node.over))} is neither along columns nor over them")

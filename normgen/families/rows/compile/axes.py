@@ -160,8 +160,8 @@ def _rows_of(inner: Order, order: Order, group: Group, sums: list[Reduce]) -> Ro
     for node in sums:
         if node.over & row not in (frozenset(), row):
             return None
-        if node.over - row and node.arg.axes | row != group.space:
-            return None  # an accumulator must see every row of the kernel exactly once
+        if node.arg.axes | row != group.space:
+            return None  # each row has sums of its own, and accumulators see each row exactly once
     columns = accumulators(group.roots, kept, inner)
     rows = None if columns is None else Rows(group, kept, inner, columns)
     return rows if rows and rows.settled else None

@@ -81,8 +81,11 @@ def _parted(group: Group, kept: Order, inner: Order) -> Rows:
 
 
 def _adds_up(rows: Rows) -> bool:
-    """Whether accumulators are sums that take in each element once, and nothing of one another."""
+    """Whether each row has sums of its own, and accumulators are sums that take in each element once, and
+    nothing of one another."""
     across = [c.reduce for c in rows.columns]
+    if any(n.arg.axes | rows.row != rows.group.space for n in reductions(*rows.group.roots)):
+        return False
     plain = all(n.op == "sum" and n.arg.axes == rows.group.space for n in across)
     return plain and rows.settled and not any(set(across) & set(walk(n.arg)) for n in across)
 
