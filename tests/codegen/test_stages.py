@@ -51,7 +51,7 @@ let    m[D] = mean[...](x^2)
 output y[..., D] = (x - s) / m
 update s = m
 """
-    definition, _ = programs(text)
+    definition = load_definition(Source("n.norm", text), {})
     (found,) = strategies(definition.program, definition.source, "f")
     assert written(found.plans)[1:] == [["y"], ["s"]]
 
