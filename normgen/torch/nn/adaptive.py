@@ -9,9 +9,10 @@ import torch
 
 from normgen.torch.nn.functions import function
 from normgen.torch.nn.shapes import check_normalized, flat
+from normgen.torch.nn.whole import Whole, are_tensors, instead
 
 
-class AdaLayerNorm(torch.nn.Module):
+class AdaLayerNorm(Whole, torch.nn.Module):
     """LayerNorm, then scale and shift of each sequence, in one kernel, as in DiT (arXiv:2212.09748).
 
     The result is `layer_norm(x) * (1 + scale) + shift`. There are no parameters: scale and shift come from
@@ -33,6 +34,8 @@ class AdaLayerNorm(torch.nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        if not are_tensors(x, shift, scale):
+            return instead(self, x=x, shift=shift, scale=scale)
         shape = self.normalized_shape
         check_normalized(shape, x)
         for name, given in (("shift", shift), ("scale", scale)):

@@ -10,12 +10,15 @@ from normgen.torch.nn.functions import function
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
 from normgen.torch.nn.statistics import with_statistics
+from normgen.torch.nn.whole import Whole, instead
 
 
-class _Forward:
+class _Forward(Whole):
     """The forward of batch normalization. Everything else is PyTorch's, the class that follows this one."""
 
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         self._check_input_dim(input)
         if not input.numel() or not has_kernels(input):  # without values there are no statistics
             return super().forward(input)  # type: ignore[misc]

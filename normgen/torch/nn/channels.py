@@ -9,9 +9,10 @@ import torch
 from normgen.torch.nn.functions import function
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
+from normgen.torch.nn.whole import Whole, instead
 
 
-class GroupNorm(torch.nn.GroupNorm):
+class GroupNorm(Whole, torch.nn.GroupNorm):
     """`torch.nn.GroupNorm` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
 
     Arguments, parameters and state dict are those of `torch.nn.GroupNorm`. Mean and variance, the biased one,
@@ -22,12 +23,14 @@ class GroupNorm(torch.nn.GroupNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         if not has_kernels(input):
             return super().forward(input)
         return grouped("groupnorm", self, input)
 
 
-class LocalResponseNorm(torch.nn.LocalResponseNorm):
+class LocalResponseNorm(Whole, torch.nn.LocalResponseNorm):
     """`torch.nn.LocalResponseNorm` with normgen's kernels: x * (k + alpha * mean(x^2))^-beta.
 
     Arguments are those of `torch.nn.LocalResponseNorm`. The mean runs over `size` neighbouring channels;
@@ -37,6 +40,8 @@ class LocalResponseNorm(torch.nn.LocalResponseNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         if not has_kernels(input):
             return super().forward(input)
         if input.dim() < 3:

@@ -12,9 +12,10 @@ from normgen.torch.nn.channels import grouped
 from normgen.torch.nn.functions import function
 from normgen.torch.nn.precision import kernel_eps
 from normgen.torch.nn.shapes import check_normalized, flat
+from normgen.torch.nn.whole import Whole, are_tensors, instead
 
 
-class _Scaled(torch.nn.Module):
+class _Scaled(Whole, torch.nn.Module):
     """A module with the constructor of `torch.nn.RMSNorm`, and its weight."""
 
     def __init__(
@@ -56,6 +57,8 @@ class AddRMSNorm(_Scaled):
     """
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> Any:
+        if not are_tensors(x, residual):
+            return instead(self, x=x, residual=residual)
         shape = self.normalized_shape
         check_normalized(shape, x)
         check_normalized(shape, residual)
@@ -95,6 +98,8 @@ class GatedRMSNorm(_Scaled):
             raise ValueError(f"group_size must divide {length}, the elements of a row, but is {group_size}")
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        if not are_tensors(x, gate):
+            return instead(self, x=x, gate=gate)
         shape = self.normalized_shape
         check_normalized(shape, x)
         check_normalized(shape, gate)
@@ -113,7 +118,7 @@ class GatedRMSNorm(_Scaled):
         )
 
 
-class GroupNormSiLU(torch.nn.Module):
+class GroupNormSiLU(Whole, torch.nn.Module):
     """Group normalization and SiLU in one kernel, as in diffusion U-nets: silu(group_norm(input)).
 
     Args: those of `torch.nn.GroupNorm`, whose parameters and state dict it has. It is no
@@ -153,6 +158,8 @@ class GroupNormSiLU(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         return grouped("groupnorm_silu", self, input)
 
     def extra_repr(self) -> str:

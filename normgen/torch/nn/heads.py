@@ -8,9 +8,10 @@ import torch
 
 from normgen.torch.nn.functions import function
 from normgen.torch.nn.precision import kernel_eps
+from normgen.torch.nn.whole import Whole, are_tensors, instead
 
 
-class QKNorm(torch.nn.Module):
+class QKNorm(Whole, torch.nn.Module):
     """RMSNorm of each head of queries and keys, both in one kernel (arXiv:2010.04245).
 
     Args:
@@ -51,6 +52,8 @@ class QKNorm(torch.nn.Module):
             torch.nn.init.ones_(self.k_weight)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor) -> Any:
+        if not are_tensors(q, k):
+            return instead(self, q=q, k=k)
         norm, eps = function("qk_norm", head_dim=self.head_dim), kernel_eps(self.eps, q)
         rows = [self._rows(each, q.shape[:-1] != k.shape[:-1]) for each in (q, k)]
         made = norm(*rows, self.q_weight, self.k_weight, eps=eps)

@@ -11,10 +11,16 @@ from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_several
 from normgen.torch.nn.statistics import with_statistics
 from normgen.torch.nn.texts import INSTANCE_NORM
+from normgen.torch.nn.whole import Whole, instead
 
 
-class _Apply:
+class _Apply(Whole):
     """What instance normalization does to a batch. Everything else is PyTorch's, the class that follows."""
+
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
+        return super().forward(input)  # type: ignore[misc]
 
     def _apply_instance_norm(self: Any, input: torch.Tensor) -> torch.Tensor:
         if not input.numel() or not has_kernels(input):  # without values there are no statistics

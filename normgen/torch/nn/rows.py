@@ -7,9 +7,10 @@ import torch
 from normgen.torch.nn.functions import function
 from normgen.torch.nn.precision import has_kernels, kernel_eps
 from normgen.torch.nn.shapes import check_normalized, flat
+from normgen.torch.nn.whole import Whole, instead
 
 
-class RMSNorm(torch.nn.RMSNorm):
+class RMSNorm(Whole, torch.nn.RMSNorm):
     """`torch.nn.RMSNorm` with normgen's kernels: x * rsqrt(mean(x^2) + eps) * weight.
 
     Arguments, parameters and state dict are those of `torch.nn.RMSNorm`. The mean runs over the last
@@ -20,9 +21,11 @@ class RMSNorm(torch.nn.RMSNorm):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not has_kernels(x):
-            return super().forward(x)
+        if not isinstance(x, torch.Tensor):
+            return instead(self, x=x)
         shape = self.normalized_shape
+        if 0 in shape or not has_kernels(x):
+            return super().forward(x)
         check_normalized(shape, x)
         norm, eps = function("rmsnorm"), kernel_eps(self.eps, x)
         if len(shape) == 1:
@@ -31,7 +34,7 @@ class RMSNorm(torch.nn.RMSNorm):
         return y.view(x.shape)
 
 
-class LayerNorm(torch.nn.LayerNorm):
+class LayerNorm(Whole, torch.nn.LayerNorm):
     """`torch.nn.LayerNorm` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
 
     Arguments, parameters and state dict are those of `torch.nn.LayerNorm`. Mean and variance, the biased one,
@@ -42,9 +45,11 @@ class LayerNorm(torch.nn.LayerNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not has_kernels(input):
-            return super().forward(input)
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         shape = self.normalized_shape
+        if 0 in shape or not has_kernels(input):
+            return super().forward(input)
         check_normalized(shape, input)
         norm = function("layernorm")
         if len(shape) == 1:

@@ -10,9 +10,10 @@ from normgen.torch.autocast import full
 from normgen.torch.nn.functions import function
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.texts import LOG_SOFTMAX, SOFTMAX
+from normgen.torch.nn.whole import Whole, instead
 
 
-class Softmax(torch.nn.Softmax):
+class Softmax(Whole, torch.nn.Softmax):
     """`torch.nn.Softmax` with normgen's kernels: exp(x) / sum(exp(x)) along `dim`.
 
     Arguments are those of `torch.nn.Softmax`. A contiguous input is read as it is, whatever `dim` is. All is
@@ -22,12 +23,14 @@ class Softmax(torch.nn.Softmax):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         if not has_kernels(input):
             return super().forward(input)
         return _along(self.dim, input, "softmax", SOFTMAX)
 
 
-class LogSoftmax(torch.nn.LogSoftmax):
+class LogSoftmax(Whole, torch.nn.LogSoftmax):
     """`torch.nn.LogSoftmax` with normgen's kernels: x - log(sum(exp(x))) along `dim`.
 
     Arguments are those of `torch.nn.LogSoftmax`. A contiguous input is read as it is, whatever `dim` is. All
@@ -37,18 +40,22 @@ class LogSoftmax(torch.nn.LogSoftmax):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         if not has_kernels(input):
             return super().forward(input)
         return _along(self.dim, input, "log_softmax", LOG_SOFTMAX)
 
 
-class Softmax2d(torch.nn.Softmax2d):
+class Softmax2d(Whole, torch.nn.Softmax2d):
     """`torch.nn.Softmax2d` with normgen's kernels: softmax over the channels at every pixel.
 
     Shape: the input is (N, C, H, W) or (C, H, W), and so is the result, of the input's type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not isinstance(input, torch.Tensor):
+            return instead(self, input=input)
         if not has_kernels(input):
             return super().forward(input)
         if input.dim() not in (3, 4):
@@ -63,6 +70,8 @@ def _along(dim: int | None, x: torch.Tensor, last: str, second: str) -> torch.Te
     (x,) = full(x)
     if not x.dim():
         return function(last)(x.unsqueeze(0)).squeeze(0)
+    if not x.shape[place]:
+        return x.clone()
     if place == x.dim() - 1:
         return function(last)(x)
     before = x.shape[:place]

@@ -19,6 +19,7 @@ from normgen.torch.function import NormFunction
 from normgen.torch.nn.functions import function
 from normgen.torch.nn.sizes import Sizes, shapes
 from normgen.torch.nn.statistics import narrowed, widened
+from normgen.torch.nn.whole import Whole, are_tensors, instead
 
 Spec = str | os.PathLike[str] | ModuleType | Norm | NormFunction
 Begin = float | Callable[[torch.Tensor], object]
@@ -109,7 +110,7 @@ class Outline:
         return given
 
 
-class SpecModule(torch.nn.Module):
+class SpecModule(Whole, torch.nn.Module):
     """A module of a spec, made by `from_spec`.
 
     It has a Parameter for each param and a buffer for each state, by the spec's names. Called with the
@@ -146,6 +147,8 @@ class SpecModule(torch.nn.Module):
     def forward(self, *operands: torch.Tensor, **named: torch.Tensor) -> Any:
         outline = self._outline
         given = outline.bind(operands, named)
+        if not are_tensors(*given.values()):
+            return instead(self, **given)
         states = [getattr(self, name) for name in outline.states]
         wide = widened(states)
         given.update(zip(outline.states, wide, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar
 
 from torch.nn import Module
@@ -18,6 +19,13 @@ class Patched:
     replaced: ClassVar[type[Module]]
     recipe: ClassVar[tuple[Any, ...]]  # a function and its arguments, which make the class
 
+    def __prepare_scriptable__(self) -> Any:
+        """RuntimeError: `torch.jit.script` asks for what it may compile the source of."""
+        raise RuntimeError(
+            f"{type(self).__name__} is patched by normgen, and TorchScript knows nothing of kernels: script "
+            f"the model after nt.unpatch, or use torch.jit.trace or torch.export"
+        )
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         made = super().__reduce_ex__(protocol)
         return (blank, self.recipe, *made[2:]) if _is_patched(type(self)) else made
@@ -32,7 +40,7 @@ def make_class(
     """A class that stands for `original`, which is among its bases, and has its name, which models and reprs
     look at."""
     kind: Any = type(original)
-    made: type[Module] = kind(
+    made: type[Module] = _metaclass(kind)(
         original.__name__,
         (Patched, *bases),
         {
@@ -45,6 +53,18 @@ def make_class(
         },
     )
     return made
+
+
+@cache
+def _metaclass(kind: Any) -> Any:
+    """A metaclass whose classes say in messages of tools, which compare classes, that they are patched."""
+
+    def shown(cls: Any) -> str:
+        where = f"{cls.__module__}.{cls.__qualname__}"
+        patched = f"<class '{where}' patched by normgen: nt.unpatch puts it back>"
+        return patched if _is_patched(cls) else str(kind.__repr__(cls))
+
+    return type(kind)(f"Patched{kind.__name__}", (kind,), {"__repr__": shown})
 
 
 def blank(make: Callable[..., type], *arguments: Any) -> Any:
