@@ -195,6 +195,13 @@ def place(call: Call, device: str) -> Made:
     return made
 
 
+def adopt(call: Call, tensors: Tensors, cotangents: Tensors) -> Made:
+    """A call on tensors that are there."""
+    made = Made(call, tensors, dict(cotangents), {})
+    made.before = {name: _exact(each) for name, each in tensors.items() if each is not None}
+    return made
+
+
 def forward(made: Made, function: Callable[..., Any] | None = None) -> Made:
     """Make the call."""
     call = made.call

@@ -6,7 +6,7 @@ with different numbers take turns, so that memory that is read too early holds w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -31,6 +31,14 @@ IMAGES = (
 )
 # Of all others: rows and their width.
 ROWS = (((64, 4096), BF16), ((2048, 768), F32), ((3, 65536), F32), ((37, 1023), MIXED))
+# Calls that write scratch memory: sums over rows, and statistics that blocks share.
+WITH_SCRATCH = (
+    Call("batchnorm", (("training", True),), sizes=(("B", 32), ("C", 4), ("...", 4096)), dtypes=F32),
+    Call("rmsnorm", (), 2048, 768, BF16),
+    Call("layernorm", (), 64, 4096, F32),
+    Call("groupnorm", (("groups", 4),), sizes=(("B", 2), ("C", 16), ("...", 4096)), dtypes=BF16),
+)
+FILL = 7
 Results = list[Any]
 
 
@@ -123,3 +131,15 @@ def captured(run: Callable[[], Any], warm: int = 3, pool: Any = None, stream: An
     with torch.cuda.graph(graph, stream=stream, pool=pool):
         made = run()
     return made, graph
+
+
+def filled() -> Iterator[Any]:
+    """Memory of many sizes, taken from what is free, with one number in it."""
+    for power in range(9, 24):
+        for _ in range(8 if power < 21 else 2):
+            yield torch.full((1 << power,), FILL, dtype=torch.uint8, device=DEVICE)
+
+
+def untouched(memory: Any) -> bool:
+    """Whether such memory is as it was."""
+    return bool((memory == FILL).all())

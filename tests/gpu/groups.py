@@ -22,7 +22,7 @@ class Group:
 
 
 GROUPS = (
-    Group("checks", ("tests/verify/test_gpu.py",), 6, 90, torch=False),
+    Group("checks", ("tests/verify/test_gpu.py",), 5, 80, torch=False),
     Group(
         "runtime",
         ("tests/runtime/test_gpu.py", "tests/runtime/test_interop_gpu.py", "tests/autograd/test_gpu.py"),
@@ -30,9 +30,16 @@ GROUPS = (
         100,
         torch=False,
     ),
-    Group("queues", ("tests/gpu/test_queues.py",), 6, 110),
-    Group("graphs", ("tests/gpu/test_graphs.py",), 6, 110),
+    Group("queues", ("tests/gpu/test_queues.py",), 6, 100),
+    Group("graphs", ("tests/gpu/test_graphs.py",), 6, 100),
     Group("sequences", ("tests/gpu/test_sequences.py",), 8, 90),
+    Group("threads", ("tests/gpu/test_threads.py",), 3, 90),
+    Group("streams", ("tests/gpu/test_streams.py",), 4, 90),
+    Group("modes", ("tests/gpu/test_modes.py",), 4, 110),
+    Group("leaks", ("tests/gpu/test_leaks.py",), 2, 80),
+    Group("statistics", ("tests/gpu/test_statistics.py",), 2, 60),
     Group("torch", ("tests/torch/test_gpu.py", "tests/gpu/test_torch_modules.py"), 4, 110),
-    Group("measure", ("tests/measure/test_gpu.py",), 1, 40, torch=False, alone=True),
+    Group("large", ("tests/gpu/test_large.py",), 1, 40, alone=True),
+    Group("measure", ("tests/measure/test_gpu.py",), 1, 20, torch=False, alone=True),
+    Group("host-times", ("tests/gpu/test_host_times.py",), 1, 20, alone=True),
 )

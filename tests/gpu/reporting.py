@@ -67,3 +67,6 @@ class _Reporter:
             crash = getattr(report.longrepr, "reprcrash", None)
             reason = crash.message if crash is not None else str(report.longrepr)
         self.tell(test=report.nodeid, outcome=report.outcome, reason=reason[:2000], seconds=round(seconds, 2))
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "note":
+                self.tell(note=value)

@@ -51,6 +51,7 @@ class Outcome:
 
     job: Job
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
     fault: str = ""
 
@@ -99,6 +100,8 @@ def _read(outcome: Outcome, events: Path, status: int | None) -> None:
         event = json.loads(line)
         if "begins" in event:
             begun = event["begins"]
+        elif "note" in event:
+            outcome.notes.append(event["note"])
         else:
             known = outcome.tests.get(event["test"])
             if known is None or event["outcome"] == "failed":
@@ -175,6 +178,8 @@ def summary(
     if len(failures) > 4 * SHOWN:
         print(f"  and {len(failures) - 4 * SHOWN} more: {options.logs}")
     _left_out(outcomes, missing)
+    notes = [f"  {each.job.launcher}: {note}" for each in outcomes for note in each.notes]
+    print("\n".join(["\nMeasured", *notes]) if notes else "", end="\n" if notes else "")
     print(f"\nCard: {card}. Seed: {options.seed}. Logs: {options.logs}")
     print(f"{'launcher':14} {'group':12} {'cases':>6} {'failed':>7} {'not run':>8} {'seconds':>8}")
     for launcher in options.launchers:
