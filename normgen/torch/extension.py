@@ -9,6 +9,7 @@ half a minute alone. This module imports no PyTorch, which who builds has no use
 from __future__ import annotations
 
 import os
+import platform
 import runpy
 import shutil
 import subprocess
@@ -26,32 +27,55 @@ _OPTIONS = ("-std=c++20", "-O2", "-shared", "-fPIC")
 _LIBRARIES = ("torch_python", "torch", "torch_cpu", "c10")
 _SUFFIX = ".so"
 _SOURCES = Path(str(resources.files("normgen.torch"))) / "cpp"
+# Runs this very package, and finds all else where Python itself has it: nothing in the caller's folder, or
+# wherever his variables point to, runs in a process that he does not know of.
+_BUILDER = """\
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+found = spec_from_file_location("normgen", sys.argv.pop(1))
+sys.modules["normgen"] = module_from_spec(found)
+found.loader.exec_module(sys.modules["normgen"])
+from normgen.torch.extension import main
+main(sys.argv[1:])
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """All that a build depends on but the source: a compiler, and the PyTorch that is to load the result."""
 
-    compiler: str
+    compiler: str  # its path
+    identity: str  # and what it says that it is
     torch: Path  # its folder
     version: str
     include: Path  # Python's
+    cuda: bool  # whether this PyTorch has CUDA
 
     @property
     def key(self) -> str:
-        parts = (self.compiler, str(self.torch), self.version, str(self.include))
+        parts = (self.compiler, self.identity, str(self.torch), self.version, str(self.include))
+        here = (sys.version, platform.machine(), "cuda" if self.cuda else "no cuda")
         texts = [path.read_bytes() for path in sorted(_SOURCES.iterdir())]
-        return digest("torch node", sys.version, *_OPTIONS, *parts, *texts)
+        return digest("torch node", *here, *_OPTIONS, *parts, *texts)
 
     def place(self, cache: Cache) -> Path:
         """Where it is in the cache, once it is built."""
         return cache.path(self.key, _SUFFIX)
 
+    def built(self, cache: Cache) -> Path | None:
+        """The extension, if it is there and whole."""
+        if not self.place(cache).exists():
+            return None
+        try:
+            return cache.get_or_build(self.key, _refuse, _SUFFIX)
+        except _NotBuilt:
+            return None
+
     def build(self, cache: Cache) -> Path:
         """The extension, built if it is not there. CalledProcessError where the compiler refuses."""
         libraries = list(_LIBRARIES)
         defined = []
-        if (self.torch / "lib" / "libtorch_cuda.so").is_file():
+        if self.cuda:
             defined.append("-DNORMGEN_CUDA")
             libraries.append("torch_cuda")
         included = [f"-I{self.torch / 'include'}", f"-I{self.include}"]
@@ -60,19 +84,20 @@ class Recipe:
         def compile(target: Path) -> None:
             source = str(_SOURCES / "extension.cpp")
             command = [self.compiler, *_OPTIONS, *defined, *included, source, "-o", str(target), *linked]
-            subprocess.run(command, capture_output=True, check=True)
+            subprocess.run(command, capture_output=True, check=True, cwd=target.parent)
 
         return cache.get_or_build(self.key, compile, _SUFFIX)
 
     def build_aside(self, cache: Cache) -> subprocess.Popen[bytes]:
         """A process that builds it. It goes on where this one ends first, for the next one."""
-        command = [sys.executable, "-m", "normgen.torch.extension", str(self.torch), str(cache.root)]
-        home = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+        if not sys.executable:
+            raise OSError("this process does not know its Python")
+        package = str(Path(__file__).parents[1] / "__init__.py")
         none = subprocess.DEVNULL
         return subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": path},
+            [sys.executable, "-I", "-c", _BUILDER, package, str(self.torch), str(cache.root)],
+            env={**os.environ, "CXX": self.compiler},
+            cwd=cache.root,
             stdin=none,
             stdout=none,
             stderr=none,
@@ -83,13 +108,13 @@ class Recipe:
 def recipe(torch: Path | None = None) -> Recipe | str:
     """How to build it for the PyTorch in a folder, by default the installed one, or why that cannot be."""
     if torch is None:
-        found = find_spec("torch")
-        if found is None or not found.submodule_search_locations:
+        spec = find_spec("torch")
+        if spec is None or not spec.submodule_search_locations:
             return "PyTorch is not installed"
-        torch = Path(found.submodule_search_locations[0])
+        torch = Path(spec.submodule_search_locations[0])
     name = os.environ.get("CXX") or "c++"
-    compiler = shutil.which(name) or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
+    found = shutil.which(name) or shutil.which("g++") or shutil.which("clang++")
+    if found is None:
         return "no C++ compiler is found (on Ubuntu: sudo apt install g++)"
     include = Path(sysconfig.get_paths()["include"])
     if not (include / "Python.h").is_file():
@@ -97,7 +122,29 @@ def recipe(torch: Path | None = None) -> Recipe | str:
     if not (torch / "include" / "torch" / "csrc").is_dir():
         return "this PyTorch comes without its headers"
     version = runpy.run_path(str(torch / "version.py"))["__version__"]
-    return Recipe(compiler, torch, version, include)
+    compiler = os.path.abspath(found)
+    identity = _identity(compiler)
+    if identity is None:
+        return f"the C++ compiler {compiler} does not run"
+    cuda = (torch / "lib" / "libtorch_cuda.so").is_file()
+    return Recipe(compiler, identity, torch.absolute(), version, include, cuda)
+
+
+def _identity(compiler: str) -> str | None:
+    """What a compiler says of itself; None where it does not run."""
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, check=True)
+        return done.stdout.decode(errors="replace")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+class _NotBuilt(Exception):
+    """There is no extension in the cache."""
+
+
+def _refuse(_: Path) -> None:
+    raise _NotBuilt
 
 
 def described() -> str:
@@ -110,7 +157,8 @@ def described() -> str:
     return "in Python, until the first call on a GPU has had the part in C++ built, which takes half a minute"
 
 
-def _main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
+    """Build it, for the PyTorch in a folder and into the cache in another where these are given."""
     torch, root = map(Path, arguments) if arguments else (None, None)
     made = recipe(torch)
     if isinstance(made, str):
@@ -124,4 +172,4 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from normgen.cache import default_cache
+from normgen.cache import Cache, default_cache
 from normgen.devices.executors import context_of
 from normgen.launching.launch import HOST
 from normgen.runtime.calls.prepared import PreparedCall, Step
@@ -36,22 +36,10 @@ class _Extension:
 
     def ask(self) -> Any:
         """The extension, or None: it is being built, which this sees to, or cannot be."""
-        if self.loaded is not None or self.fault:
-            return self.loaded
-        if self._builder is not None and self._builder.poll() is None:
-            return None
-        with self._lock:
-            recipe = _recipe()
-            if self.loaded is not None or isinstance(recipe, str):
-                self.fault = recipe if isinstance(recipe, str) else ""
-            elif recipe.place(default_cache()).exists():
-                self._load(recipe)
-            elif self._builder is not None:
-                self.fault = "it was not built: `python -m normgen.torch.extension` says why"
-            else:
-                self._builder = recipe.build_aside(default_cache())
-            if self.fault:
-                _log.info("calls are made in Python: %s", self.fault)
+        if self.loaded is None and not self.fault and not self._building():
+            with self._lock:
+                if self.loaded is None and not self.fault and not self._building():
+                    self._look()
         return self.loaded
 
     @property
@@ -63,23 +51,54 @@ class _Extension:
         """The extension, built now if it is not there; None where it cannot be."""
         with self._lock:
             recipe = _recipe()
+            cache = default_cache()
             if self.loaded is None and not isinstance(recipe, str):
-                self._load(recipe)
+                try:
+                    any(self._load(recipe.build(cache), cache) for _ in range(2))
+                except subprocess.CalledProcessError as fault:
+                    self.fault = f"the C++ compiler refused it: {fault.stderr.decode(errors='replace')}"
+                except OSError as fault:
+                    self.fault = str(fault)
         return self.loaded
 
-    def _load(self, recipe: extension.Recipe) -> None:
+    def _building(self) -> bool:
+        return self._builder is not None and self._builder.poll() is None
+
+    def _look(self) -> None:
+        """Load what is built, or else have it built, once. Whatever is wrong with that, a call goes on."""
         try:
-            path = recipe.build(default_cache())
+            recipe = _recipe()
+            if isinstance(recipe, str):
+                self.fault = recipe
+            else:
+                cache = default_cache()
+                path = recipe.built(cache)
+                if path is None or not self._load(path, cache):
+                    self._begin(recipe, cache)
+        except (OSError, ValueError, subprocess.SubprocessError) as fault:
+            self.fault = f"its build did not begin: {fault}"
+        if self.fault:
+            _log.info("calls are made in Python: %s", self.fault)
+
+    def _begin(self, recipe: extension.Recipe, cache: Cache) -> None:
+        if self._builder is None:
+            self.fault, self._builder = "", recipe.build_aside(cache)
+        elif not self.fault:
+            self.fault = "it was not built: `python -m normgen.torch.extension` says why"
+
+    def _load(self, path: Path, cache: Cache) -> bool:
+        """Whether it loads. One that does not, as it was made for another machine, is put aside."""
+        try:
             found = importlib.util.spec_from_file_location("normgen_node", path)
             assert found is not None and found.loader is not None
             module = importlib.util.module_from_spec(found)
             found.loader.exec_module(module)
-        except subprocess.CalledProcessError as fault:
-            self.fault = f"the C++ compiler refused it: {fault.stderr.decode(errors='replace')}"
         except (OSError, ImportError) as fault:
             self.fault = str(fault)
-        else:
-            self.loaded = module
+            cache.discard(path)
+            return False
+        self.loaded, self.fault = module, ""
+        return True
 
 
 EXTENSION = _Extension()

@@ -161,7 +161,8 @@ PyObject* forget(PyObject*, PyObject* calls) {
 }
 
 // (calls, wanted, numbers, tensors, cuLaunchKernelEx, cuStreamIsCapturing, device, made, fields, guards,
-// launches, scratch, size, zeros): keep a prepared call under the key of these tensors.
+// launches, scratch, size, zeros): keep a prepared call under the key of these tensors. What was built
+// without CUDA knows no calls on a GPU.
 PyObject* learn(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *calls, *wanted, *numbers, *tensors, *made, *fields, *guards, *launches, *scratch, *zeros;
@@ -173,6 +174,9 @@ PyObject* learn(PyObject*, PyObject* arguments) {
                         &PyTuple_Type, &fields, &PyTuple_Type, &guards, &PyTuple_Type, &launches,
                         &PyTuple_Type, &scratch, &size, &zeros))
     return nullptr;
+#ifndef NORMGEN_CUDA
+  if (prepared->device >= 0) Py_RETURN_NONE;
+#endif
   Operands operands;
   size_t addresses = (size_t)(PyTuple_GET_SIZE(made) + PyTuple_GET_SIZE(scratch));
   for (PyObject* each : list<PyObject*>(tensors, [](PyObject* tensor) { return tensor; })) {
