@@ -21,6 +21,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
 from normgen.ir.reference import evaluate
+from normgen.package.direction import directions
 from normgen.torch.autocast import widened
 from normgen.torch.dtypes import NAMES, TYPES
 from normgen.verify.bounds import BACKWARD_SLACK, Setting, analyse
@@ -47,6 +48,12 @@ class Known:
         self.outputs = tuple(r.tensor.name for r in results if r.tensor.role == "output")
         # The outputs that PyTorch differentiates.
         self.differentiated = tuple(name for name in self.outputs if name in self.definition.of)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The operands that a call may leave out."""
+        required = directions(self.function.norm.package)[0].required
+        return tuple(each.name for each in self.operands if each.name not in required)
 
     @cached_property
     def function(self) -> nt.NormFunction:
@@ -187,11 +194,13 @@ def place(call: Call, device: str) -> Made:
             view = view.detach().requires_grad_()
         made.tensors[tensor.name] = view
         made.before[tensor.name] = _exact(view)
-    made.cotangents = {
-        f"d{name}": (values[f"d{name}"], layouts.get(f"d{name}", DENSE))
-        for name in norm.differentiated
-        if f"d{name}" not in case.absent
-    }
+    dtypes = _widened(call, torch.device(device).type == "cuda").dtypes
+    results = {r.tensor.name: r.tensor for r in norm.definition.program.results}
+    for output in norm.differentiated:
+        if (name := f"d{output}") not in case.absent:
+            shape, layout = case.memory_shape(results[output]), layouts.get(name, DENSE)
+            base, view = laid(values[name], shape, TYPES[dtypes[output]], device, layout)
+            made.memory[name], made.cotangents[name] = (base, base.clone()), view
     return made
 
 
@@ -212,23 +221,9 @@ def forward(made: Made, function: Callable[..., Any] | None = None) -> Made:
     return made
 
 
-def lay_cotangents(made: Made) -> dict[str, Any]:
-    """Cotangents as tensors, of the element types that the outputs have."""
-    found = {}
-    for name, cotangent in made.cotangents.items():
-        output = made.outputs[name.removeprefix("d")]
-        if isinstance(cotangent, tuple):
-            values, layout = cotangent
-            base, view = laid(values, tuple(output.shape), output.dtype, output.device, layout)
-            made.memory[name] = base, base.clone()
-            made.cotangents[name] = cotangent = view
-        found[name] = cotangent
-    return found
-
-
 def differentiate(made: Made, **options: Any) -> Made:
     """Take the gradients of a call. What has none is zero."""
-    cotangents = lay_cotangents(made)
+    cotangents = made.cotangents
     read = [made.outputs[name.removeprefix("d")] for name in cotangents]
     if not made.wrt or not read:
         return made
@@ -256,7 +251,7 @@ def check(made: Made) -> None:
     was only read to what was in it."""
     call, subject = made.call, made.call.norm.subject
     stored = call.case
-    case = _widened(made)
+    case = _widened(call, any(each is not None and each.is_cuda for each in made.tensors.values()))
     arrays = _arrays(made, case)
     expected = Expectation(subject, case, Drawn(arrays, (), True), call.numbers).forward
     for name, output in made.outputs.items():
@@ -274,13 +269,11 @@ def check(made: Made) -> None:
         assert torch.equal(*bits), f"{call}: the memory of {name} was written"
 
 
-def _widened(made: Made) -> Case:
+def _widened(call: Call, on_gpu: bool) -> Case:
     """The case as kernels see it: in float32, where autocast on a GPU makes it so."""
-    call, case = made.call, made.call.case
-    on_gpu = any(each is not None and each.is_cuda for each in made.tensors.values())
     if not (call.mode.startswith("autocast") and on_gpu and widened(call.norm.function.norm.name)):
-        return case
-    return replace(case, dtypes=make_case(call.norm.definition, call.rows, call.width, F32).dtypes)
+        return call.case
+    return replace(call.case, dtypes=make_case(call.norm.definition, call.rows, call.width, F32).dtypes)
 
 
 def _arrays(made: Made, case: Case) -> dict[str, Any]:
@@ -289,9 +282,7 @@ def _arrays(made: Made, case: Case) -> dict[str, Any]:
     drawn = made.call.values()  # defaults of what is left out, zeros where no cotangent comes
     found = {}
     for name, value in drawn.items():
-        read = made.before.get(name)
-        if read is None and name in made.cotangents and not isinstance(made.cotangents[name], tuple):
-            read = _exact(made.cotangents[name])
+        read = _exact(made.cotangents[name]) if name in made.cotangents else made.before.get(name)
         found[name] = value if read is None else read.reshape(value.shape)
     assert found.keys() >= {tensor.name for tensor in program.operands}
     return found

@@ -39,6 +39,7 @@ WITH_SCRATCH = (
     Call("groupnorm", (("groups", 4),), sizes=(("B", 2), ("C", 16), ("...", 4096)), dtypes=BF16),
 )
 FILL = 7
+LARGEST = 1 << 22
 Results = list[Any]
 
 
@@ -53,7 +54,14 @@ def _calls_of(spec: str, attrs: dict[str, Any]) -> list[Call]:
     if {"B", "C", "..."} <= set(axes):
         named = [(dict(zip(("B", "C", "..."), lengths, strict=True)), dtypes) for lengths, dtypes in IMAGES]
         return [Call(spec, fixed, sizes=tuple(sizes.items()), dtypes=dtypes) for sizes, dtypes in named]
-    return [Call(spec, fixed, rows, width, dtypes) for (rows, width), dtypes in ROWS]
+    return [_fitting(Call(spec, fixed, rows, width, dtypes)) for (rows, width), dtypes in ROWS]
+
+
+def _fitting(call: Call) -> Call:
+    """A call with fewer rows where these have more axes than one."""
+    while call.rows > 1 and call.case.elements(call.norm.definition) > LARGEST:
+        call = replace(call, rows=call.rows // 2)
+    return call
 
 
 class Chain:

@@ -28,8 +28,9 @@ from tests.gpu.groups import GROUPS, Group
 from tests.gpu.reporting import NO_TIME
 
 ROOT = Path(__file__).parents[2]
-GRACE = 60  # seconds that a process may take longer than it was given: a test that has begun, the end
-SHOWN = 12  # failures, and names of what was not run, that are told one by one; the logs have all
+GRACE = 30  # seconds that a process may take longer than it was given: a test that has begun, the end
+LEAST = 10  # seconds that are worth a process, which takes some to begin
+SHOWN = 6  # failures, and names of what was not run, that are told one by one; the logs have all
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Outcome:
 def run_job(job: Job, options: argparse.Namespace, end: float) -> Outcome:
     """Run a process to its end, or for as long as there is time."""
     outcome = Outcome(job)
-    seconds = min(float(job.group.seconds), end - time.monotonic() - GRACE / 4)
-    if seconds <= 0:
+    seconds = min(float(job.group.seconds), end - time.monotonic())
+    if seconds < LEAST:
         outcome.fault = NO_TIME
         return outcome
     events, log = options.logs / f"{job.name}.jsonl", options.logs / f"{job.name}.log"
@@ -80,7 +81,7 @@ def run_job(job: Job, options: argparse.Namespace, end: float) -> Outcome:
             command, cwd=ROOT, env={**os.environ, **settings}, stdout=file, stderr=subprocess.STDOUT
         )
         try:
-            status: int | None = process.wait(min(seconds + GRACE, max(1.0, end - time.monotonic())))
+            status: int | None = process.wait(seconds + GRACE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -114,40 +115,49 @@ def _read(outcome: Outcome, events: Path, status: int | None) -> None:
         outcome.fault = f"ended with status {status}{where}"
 
 
-def run_all(jobs: Sequence[Job], options: argparse.Namespace) -> list[Outcome]:
-    """All jobs: those that share the device, as many at once as there are cores, then the others by turns."""
-    end = time.monotonic() + 60 * options.minutes
-    built = threading.Event()
-    waiting = sorted((job for job in jobs if not job.group.alone), key=lambda job: job.group.torch)
+def run_all(launchers: Sequence[str], options: argparse.Namespace) -> list[Outcome]:
+    """All groups by one launcher after the other, each with its share of the time."""
+    start, share = time.monotonic(), 60 * options.minutes / max(1, len(launchers))
+    built = threading.Thread(target=_build)
+    built.start()
     found: list[Outcome] = []
+    for place, launcher in enumerate(launchers, 1):
+        found += _by(launcher, built, options, start + place * share)
+    return found
 
-    def one(job: Job) -> None:
+
+def _by(launcher: str, built: threading.Thread, options: argparse.Namespace, end: float) -> list[Outcome]:
+    """All groups by a launcher: those that share the device, as many processes at once as there are cores,
+    then the others in turn."""
+    found: list[Outcome] = []
+    alone = [group for group in options.groups if group.alone]
+    last = end - sum(group.seconds for group in alone)
+
+    def one(job: Job, end: float) -> None:
         if job.group.torch:
-            built.wait()
+            built.join()
         outcome = run_job(job, options, end)
         found.append(outcome)
         print(_line(outcome), flush=True)
 
+    # While what PyTorch calls through is built, those that do without it run.
+    groups = sorted((group for group in options.groups if not group.alone), key=lambda group: group.torch)
+    jobs = [Job(launcher, group, part) for group in groups for part in range(group.processes)]
     with ThreadPoolExecutor(options.jobs) as pool:
-        done = [pool.submit(_build, built), *(pool.submit(one, job) for job in waiting)]
-    for each in done:
-        each.result()
-    for job in jobs:
-        if job.group.alone:
-            one(job)
+        for done in [pool.submit(one, job, last) for job in jobs]:
+            done.result()
+    for group in alone:
+        one(Job(launcher, group, 0), end)
     return found
 
 
-def _build(built: threading.Event) -> None:
+def _build() -> None:
     """What PyTorch calls through, ahead of all calls from there, so that these go through it."""
-    try:
-        command = [sys.executable, "-m", "normgen.torch.extension"]
-        environment = {**os.environ, "PYTHONPATH": _path()}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            print(f"calls from PyTorch are made in Python: {done.stderr.strip()[:300]}", flush=True)
-    finally:
-        built.set()
+    command = [sys.executable, "-m", "normgen.torch.extension"]
+    environment = {**os.environ, "PYTHONPATH": _path()}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        print(f"calls from PyTorch are made in Python: {done.stderr.strip()[:300]}", flush=True)
 
 
 def _line(outcome: Outcome) -> str:
@@ -172,11 +182,11 @@ def summary(
         print("\nFailures")
     for outcome in faults:
         print(f"  {outcome.job.name}: the process {outcome.fault} ({options.logs / outcome.job.name}.log)")
-    for outcome, test in failures[: 4 * SHOWN]:
+    for outcome, test in failures[: 8 * SHOWN]:
         reason = " ".join(test["reason"].split())[:300]
         print(f"  {outcome.job.launcher}: {test['test']}\n      {reason}")
-    if len(failures) > 4 * SHOWN:
-        print(f"  and {len(failures) - 4 * SHOWN} more: {options.logs}")
+    if len(failures) > 8 * SHOWN:
+        print(f"  and {len(failures) - 8 * SHOWN} more: {options.logs}")
     _left_out(outcomes, missing)
     notes = [f"  {each.job.launcher}: {note}" for each in outcomes for note in each.notes]
     print("\n".join(["\nMeasured", *notes]) if notes else "", end="\n" if notes else "")
@@ -244,7 +254,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--launchers", default=" ".join(LAUNCHERS), help="with spaces between them")
     parser.add_argument("--groups", default=" ".join(names), help=f"some of: {' '.join(names)}")
     parser.add_argument("--seed", default="0", help="what random cases are drawn from")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all of it")
+    parser.add_argument("--minutes", type=float, default=9.5, help="for all of it")
     parser.add_argument("--jobs", type=int, default=max(2, os.cpu_count() or 2), help="processes at once")
     parser.add_argument("--logs", type=Path, default=ROOT / "build" / "test-gpu", help="a folder for logs")
     parser.add_argument("pytest", nargs="*", help="further arguments of pytest, after --")
@@ -268,13 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         old.unlink()
     there = [each for each in options.launchers if any(metadata.distributions(name=each))]
     missing = [f"{each}: it is not installed" for each in options.launchers if each not in there]
-    jobs = [
-        Job(launcher, group, part)
-        for group in options.groups
-        for launcher in there
-        for part in range(group.processes)
-    ]
-    return 1 if summary(run_all(jobs, options), missing, card, options) else 0
+    return 1 if summary(run_all(there, options), missing, card, options) else 0
 
 
 if __name__ == "__main__":

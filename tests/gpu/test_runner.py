@@ -1,0 +1,87 @@
+"""`make test-gpu` itself, without a GPU: what it says of tests that pass, fail, are left out or end it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu import run
+from tests.gpu.groups import GROUPS, Group
+from tests.gpu.reporting import NO_TIME
+
+TESTS = """
+import os, time
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+def test_that_passes(record_property):
+    record_property("note", "a number: 7")
+
+def test_that_fails():
+    assert 1 == 2, "one is not two"
+
+@pytest.mark.skip(reason="no such card")
+def test_that_is_left_out():
+    pass
+"""
+CORES, MINUTES = 16, 4.75  # of the machine that it is laid out for, and for each of two launchers
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch, capsys):
+    """What it prints and returns for a group of tests with this text."""
+
+    def tell(text, seconds=30, launcher="cuda-bindings"):
+        path = tmp_path / "test_some.py"
+        path.write_text(text)
+        monkeypatch.setattr(run, "_card", lambda: "a card")
+        monkeypatch.setattr(run, "_build", lambda: None)
+        monkeypatch.setattr(run, "GRACE", 10)
+        monkeypatch.setattr(run, "LEAST", 0)
+        monkeypatch.setattr(run, "GROUPS", (Group("some", (str(path),), 1, seconds),))
+        status = run.main(["--launchers", launcher, "--logs", str(tmp_path / "logs"), "--minutes", "1"])
+        return status, capsys.readouterr().out
+
+    return tell
+
+
+def test_the_summary_names_all_that_did_not_pass(told):
+    status, said = told(TESTS)
+    assert status == 1
+    assert "test_that_fails\n      AssertionError: one is not two" in said
+    assert "test_some.py: no such card: test_that_is_left_out" in said
+    assert "cuda-bindings: a number: 7" in said
+    *_, head, line, last = said.splitlines()
+    assert head.split() == ["launcher", "group", "cases", "failed", "not", "run", "seconds"]
+    assert line.split()[:5] == ["cuda-bindings", "some", "2", "1", "1"]
+    assert last == "FAILED: 1 cases passed, 1 failed"
+
+
+def test_a_process_that_ends_early_is_a_failure_of_the_test_that_it_was_in(told):
+    status, said = told(TESTS.replace("assert 1 == 2", "os._exit(7)\n    assert 1 == 2"))
+    assert status == 1
+    assert "ended with status 7 in" in said and "test_that_fails" in said
+
+
+def test_a_process_that_hangs_is_ended_and_told(told):
+    status, said = told(TESTS.replace("assert 1 == 2", "time.sleep(60)\n    assert 1 == 2"), seconds=4)
+    assert status == 1
+    assert "did not end in" in said
+
+
+def test_what_time_does_not_allow_is_named(told):
+    status, said = told(TESTS, seconds=0)
+    assert status == 1, "nothing was run"
+    assert f"{NO_TIME}: test_that_fails, test_that_is_left_out, test_that_passes" in said.split("Not run")[1]
+
+
+def test_a_launcher_that_is_not_there_is_a_failure(told, monkeypatch):
+    monkeypatch.setattr(run.metadata, "distributions", lambda name: [])
+    status, said = told(TESTS)
+    assert status == 1 and "cuda-bindings: it is not installed" in said
+
+
+def test_all_groups_fit_into_ten_minutes():
+    shared = sum(group.processes * group.seconds for group in GROUPS if not group.alone)
+    alone = sum(group.seconds for group in GROUPS if group.alone)
+    assert shared / CORES + alone <= 60 * MINUTES
