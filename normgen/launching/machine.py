@@ -136,8 +136,8 @@ def machine_of(arch: str, name: str = "", multiprocessors: int = 48, cache: int 
 # What planning takes for granted where it is told no device.
 USUAL_MACHINE = machine_of("sm_90", "NVIDIA H200", 132, 60 << 20)
 # Few multiprocessors, so that persistent kernels walk over several rows also on small arrays, of which the
-# cache holds few.
-HOST_MACHINE = machine_of(_HOST, "host", 3, 4096)
+# cache holds few. Kernels run one after the other, and are checked as if they started early.
+HOST_MACHINE = replace(machine_of(_HOST, "host", 3, 4096), programmatic=True)
 
 _USUAL: Mapping[str, Machine] = MappingProxyType(
     {

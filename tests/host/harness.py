@@ -38,6 +38,7 @@ def run(
     *arguments: Array | int | float | np.int64,
     shared: int = 0,
     cluster: int = 1,
+    early: bool = False,
 ) -> None:
     """int is a C int, float a C float, np.int64 a long long."""
     values: list[int | float] = []
@@ -53,5 +54,5 @@ def run(
             packing += "f" if isinstance(argument, float) else "q" if isinstance(argument, np.int64) else "i"
             values.append(argument)
     function = executor.function(source, entry, shared)
-    launch = Launch(source, entry, (grid, 1, 1), (block, 1, 1), shared, packing, (), (), (), cluster)
+    launch = Launch(source, entry, (grid, 1, 1), (block, 1, 1), shared, packing, (), (), (), cluster, early)
     executor.launch(function, launch, struct.pack(packing, *values), tuple(buffers), 0)

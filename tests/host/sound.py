@@ -52,6 +52,7 @@ class Sound:
     shared: int = 0
     cluster: int = 1
     threads: int = THREADS
+    early: bool = False
 
     @property
     def source(self) -> str:
@@ -64,7 +65,8 @@ class Sound:
         given = arguments or self.arguments()
         room = self.shared if shared is None else shared
         source = source or self.source
-        run(executor, source, self.name, self.grid, self.block, *given, shared=room, cluster=self.cluster)
+        options = {"shared": room, "cluster": self.cluster, "early": self.early}
+        run(executor, source, self.name, self.grid, self.block, *given, **options)
 
 
 def copied(*shape: int) -> tuple[Any, Any]:
@@ -107,6 +109,7 @@ SOUND = {
         Sound("exchange", 1, 64, lambda: (*copied(4, 64), 4), shared=256),
         Sound("pairs", 1, 128, lambda: copied(128)),
         Sound("warp", 1, 32, lambda: copied(32)),
+        Sound("early", 4, 32, lambda: (*copied(4, 32), 4), shared=128, early=True),
         Sound("accumulate", 4, 32, lambda: (read(normal(128)), update(np.zeros(1, np.float32)))),
     )
 }

@@ -73,6 +73,7 @@ class HostLaunch(c.Structure):
         ("order", c.c_uint32),
         ("seed", c.c_uint32),
         ("checked", c.c_uint32),
+        ("early", c.c_uint32),
     )
 
 

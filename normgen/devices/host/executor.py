@@ -1,8 +1,9 @@
 """The host executor: runs the same CUDA text on the CPU, for NumPy arrays and for tests without a GPU.
 
 Checked, it watches every access of a kernel, as compute-sanitizer does on a GPU: addresses, alignment,
-memory that nobody wrote, races, diverging barriers, endless loops. It raises what it finds as a
-`HostFault` that quotes the lines of the kernel, and counts the bytes that each buffer's accesses moved.
+memory that nobody wrote, races, diverging barriers, endless loops; and, where a launch may start early, that
+nothing is touched before the kernel has waited. It raises what it finds as a `HostFault` that quotes the
+lines of the kernel, and counts the bytes that each buffer's accesses moved.
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ class HostExecutor:
             order=self.order,
             seed=self.seed & 0xFFFFFFFF,
             checked=self.checked,
+            early=launch.programmatic,
         )
 
     def _load(self, source: str, entry: str, shared: int) -> HostFunction:

@@ -24,7 +24,9 @@
 // Without the attribute both functions do nothing: the kernel before has then ended.
 
 template <bool PROGRAMMATIC> __device__ __forceinline__ void programmatic_wait() {
-#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+#if defined(NORMGEN_HOST)
+    if constexpr (PROGRAMMATIC) normgen_wait_for_earlier();
+#elif __CUDA_ARCH__ >= 900
     if constexpr (PROGRAMMATIC) asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -33,7 +35,9 @@ template <bool PROGRAMMATIC> __device__ __forceinline__ void programmatic_wait()
 // persistent, so that the second-stage reduction is resident when they end; after the stores where
 // a block has one row.
 template <bool PROGRAMMATIC> __device__ __forceinline__ void programmatic_launch() {
-#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+#if defined(NORMGEN_HOST)
+    if constexpr (PROGRAMMATIC) normgen_let_next_start();
+#elif __CUDA_ARCH__ >= 900
     if constexpr (PROGRAMMATIC) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

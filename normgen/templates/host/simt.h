@@ -113,7 +113,12 @@ SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width =
   SIMT_INLINE void name(T* address, T value) {               \
     *address = value;                                        \
   }
-SIMT_LOAD(__ldg)
+// Of memory that nobody may write while the kernel lives.
+template <class T>
+SIMT_INLINE T __ldg(const T* address) {
+  simt_constant_load(address, sizeof(T));
+  return *address;
+}
 SIMT_LOAD(__ldca)
 SIMT_LOAD(__ldcg)
 SIMT_LOAD(__ldcs)
@@ -178,6 +183,10 @@ SIMT_INLINE void normgen_bulk_wait(int pending_groups, SIMT_LINE) { simt_bulk_wa
 
 // What a hint to the caches is about: memory of the launch, which is not touched.
 SIMT_INLINE void normgen_named(const void* address, unsigned long long bytes) { simt_named(address, bytes); }
+
+// Programmatic dependent launch: griddepcontrol.wait, and .launch_dependents.
+SIMT_INLINE void normgen_wait_for_earlier() { simt_wait_for_earlier(); }
+SIMT_INLINE void normgen_let_next_start(SIMT_LINE) { simt_let_next_start(line); }
 
 // `bar.sync barrier, threads`: a barrier of some of the block's warps.
 SIMT_INLINE void normgen_named_barrier(unsigned barrier, unsigned threads, SIMT_LINE) {

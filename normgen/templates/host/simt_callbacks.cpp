@@ -51,7 +51,7 @@ SIMT_CALLBACK void __sanitizer_cov_trace_pc() {
 namespace {
 
 void undefined_behaviour(const char* what, const void* program_counter) {
-  report(uint64_t(program_counter) * 16 + 15, "%s at <pc:%p>", what, program_counter);
+  report(uint64_t(program_counter) * KINDS + KINDS - 1, "%s at <pc:%p>", what, program_counter);
   if (current) simt_abandon();
 }
 

@@ -24,6 +24,9 @@ enum Fault : uint64_t {
   BLOCK_GONE,
   NEVER_WRITTEN,
   BLOCK_NOT_STARTED,
+  BEFORE_WAITING,
+  NEVER_WAITS,
+  CONSTANT_LOAD,
 };
 
 const char* const VERB[] = {"read", "write", "atomic"};
@@ -35,7 +38,7 @@ struct Event {
   SimtAccess access;
   const void* program_counter;
 
-  uint64_t key(Fault fault) const { return uint64_t(program_counter) * 16 + fault; }
+  uint64_t key(Fault fault) const { return uint64_t(program_counter) * KINDS + fault; }
 };
 
 // The shadow of the memory that an access touches.
@@ -142,7 +145,13 @@ bool locate(const Event& event, const Thread& t, Place& place) {
     place = shared_place(state.blocks[t.slot], offset, event.bytes, "shared");
     return true;
   }
-  if (SimtBuffer* buffer = find_buffer(address)) return enter_buffer(event, *buffer, place);
+  if (SimtBuffer* buffer = find_buffer(address)) {
+    if (state.launch->early && !t.waited)
+      report(event.key(BEFORE_WAITING),
+             "%s of global memory before the thread has waited for the kernels before, at <pc:%p>",
+             VERB[event.access], event.program_counter);
+    return enter_buffer(event, *buffer, place);
+  }
   for (unsigned slot = 0; state.block_count > 1 && slot < state.block_count; slot++) {
     Block& owner = state.blocks[slot];
     offset = address - uintptr_t(owner.image.data());
@@ -254,7 +263,7 @@ void check_all_written(uint64_t number) {
   if (!(buffer.flags & SIMT_UNDEFINED) || buffer.written_items >= items) return;
   uint64_t first = 0;
   while (state.shadows[number][first].writer) first++;
-  report(number * 16 + NEVER_WRITTEN,
+  report(number * KINDS + NEVER_WRITTEN,
          "%llu of the %llu elements of <buffer:%llu> are never written, the first at %llu",
          (unsigned long long)(items - buffer.written_items), (unsigned long long)items,
          (unsigned long long)number, (unsigned long long)first);
@@ -301,7 +310,7 @@ void check_begin_launch() {
     const bool read_only = buffer.flags & SIMT_READ_ONLY;
     void* memory = map_zeros(items_of(buffer) * (read_only ? 1 : sizeof(Shadow)) + 1);
     if (!memory) {
-      report(i * 16 + ILLEGAL, "no memory for the shadow of <buffer:%llu>", (unsigned long long)i);
+      report(i * KINDS + ILLEGAL, "no memory for the shadow of <buffer:%llu>", (unsigned long long)i);
       state.dead = true;
     }
     if (read_only) state.touched[i] = (unsigned char*)memory;
@@ -310,6 +319,8 @@ void check_begin_launch() {
 }
 
 void check_end_launch(bool all_blocks) {
+  if (state.launch->early && all_blocks && !state.waited && report_count() == 0)
+    report(NEVER_WAITS, "no thread waits for the kernels before: it may end before they do");
   for (uint64_t i = 0; i < state.launch->buffer_count; i++) {
     const uint64_t items = items_of(state.launch->buffers[i]);
     if (all_blocks && report_count() == 0) check_all_written(i);
@@ -354,7 +365,7 @@ void check_end_blocks() {
 void check_exit() {
   if (current->copies.empty()) return;
   const void* place = current->copies[0].program_counter;
-  report(uint64_t(place) * 16 + COPY_PENDING, "exits without waiting for its asynchronous copy at <pc:%p>",
+  report(uint64_t(place) * KINDS + COPY_PENDING, "exits without waiting for its asynchronous copy at <pc:%p>",
          place);
 }
 
@@ -372,6 +383,15 @@ void check_named(const void* address, uint64_t bytes, const void* program_counte
   const Event event = {uintptr_t(address), unsigned(bytes), SIMT_READ, program_counter};
   const SimtBuffer* buffer = find_buffer(event.address);
   if (!buffer || event.address - uintptr_t(buffer->address) + bytes > buffer->bytes) fatal_illegal(event);
+}
+
+// Such a load may be made before the thread has waited, and answered with what was there before.
+void check_constant_load(const void* address, unsigned bytes, const void* program_counter) {
+  const Event event = {uintptr_t(address), bytes, SIMT_READ, program_counter};
+  if (state.launch->early && find_buffer(event.address))
+    report(event.key(CONSTANT_LOAD),
+           "non-coherent load of global memory that the kernels before may still write, at <pc:%p>",
+           program_counter);
 }
 
 // From now on it is a write like any other of this thread.

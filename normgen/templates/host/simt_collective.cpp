@@ -4,9 +4,9 @@
 
 namespace {
 
-enum Key : uint64_t { NOT_IN_MASK = 1, SOURCE_NOT_IN_MASK, FAILURE };
+enum Key : uint64_t { SOURCE_NOT_IN_MASK = 1, FAILURE, LET_IN_BEFORE_WAITING };
 
-uint64_t key_of(Key key, int line) { return uint64_t(line) * 8 + key; }
+uint64_t key_of(Key key, int line) { return uint64_t(line) * KINDS + key; }
 
 void check_agreement(const Thread* warp, unsigned mask, SimtCollective kind, int line) {
   for (unsigned lane = 0; lane < LANES; lane++) {
@@ -163,6 +163,18 @@ void simt_async_copy(void* shared, const void* global, int bytes) {
 
 void simt_named(const void* address, uint64_t bytes) {
   if (state.launch->checked) check_named(address, bytes, __builtin_return_address(0));
+}
+
+void simt_wait_for_earlier() { current->waited = state.waited = true; }
+
+void simt_let_next_start(int line) {
+  if (state.launch->early && !current->waited)
+    report(key_of(LET_IN_BEFORE_WAITING, line),
+           "lets the next kernel start before it has waited for those before, at <line:%d>", line);
+}
+
+void simt_constant_load(const void* address, unsigned bytes) {
+  if (state.launch->checked) check_constant_load(address, bytes, __builtin_return_address(0));
 }
 
 void simt_async_commit() { current->groups++; }

@@ -52,4 +52,5 @@ struct SimtLaunch {
   uint32_t order;    // of lanes, warps and blocks: 0 ascending, 1 descending, 2 random
   uint32_t seed;
   uint32_t checked;
+  uint32_t early;  // it may start while the kernel before it still writes
 };

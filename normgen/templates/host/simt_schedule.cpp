@@ -60,7 +60,7 @@ void begin_block(unsigned slot, uint64_t linear) {
     t.warp = rank / LANES;
     t.slot = slot;
     t.status = RUNNING;
-    t.fenced = false;
+    t.fenced = t.waited = false;
     t.acquired = 0;
     t.groups = t.sends = t.awaited = t.landed = 0;
     t.copies.clear();
@@ -249,7 +249,7 @@ extern "C" __attribute__((visibility("default"))) int simt_run(const SimtLaunch*
   state.warp_count = (state.thread_count + LANES - 1) / LANES;
   state.block_count = launch->cluster;
   state.segment = launch->module->shared_memory() - launch->module->dynamic_offset;
-  state.dead = false;
+  state.dead = state.waited = false;
   if (state.blocks.size() < state.block_count) state.blocks.resize(state.block_count);
   if (!prepare_threads(size_t(state.block_count) * state.thread_count, fresh)) {
     report(2, "no memory for the stacks of %u threads", state.block_count * state.thread_count);

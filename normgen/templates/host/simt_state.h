@@ -57,6 +57,7 @@ struct alignas(64) Thread {
   bool counts_predicate;
   unsigned named_barrier, named_threads;
   bool fenced;        // __threadfence() since the last atomic
+  bool waited;        // for the kernels before this one
   uint32_t acquired;  // the time of the last atomic whose effects it sees: its own, or one before a barrier
   // messages to the block of its lane's number, and those to its own that it awaited
   unsigned sends, awaited;
@@ -124,6 +125,7 @@ struct SimtState {
   std::vector<unsigned char*> touched;  // by read-only buffer and element
   SimtBuffer* last_buffer;
   uint64_t steps;
+  bool waited;  // whether any thread has waited for the kernels before this one
   bool dead;  // a fault after which the launch cannot go on
 };
 
@@ -171,11 +173,13 @@ void check_end_blocks();
 void check_exit();
 void check_async_issue(const AsyncCopy& copy);
 void check_named(const void* address, uint64_t bytes, const void* program_counter);
+void check_constant_load(const void* address, unsigned bytes, const void* program_counter);
 void check_async_complete(const AsyncCopy& copy);
 
-// simt_report.cpp. A fault is told once for each distinct `key`. In its text <pc:N>, <line:N> and
+// simt_report.cpp. A fault is told once for each distinct `key`, which is a place times KINDS and its kind. In its text <pc:N>, <line:N> and
 // <buffer:N> stand for what the executor can tell better: a place in the source by address, by line, and a
 // parameter.
+enum : uint64_t { KINDS = 32 };
 void report(uint64_t key, const char* format, ...) __attribute__((format(printf, 2, 3)));
 void report_stuck(const Block& block, const char* what);
 void report_clear();
