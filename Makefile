@@ -103,7 +103,7 @@ $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 
 bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU
 	$(BENCH) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
-	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--readme README.md)
+	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--page docs/performance.md --pictures docs/images)
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build

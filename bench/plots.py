@@ -1,4 +1,4 @@
-"""Rows of results as plots: rho against the width of a row, and rho of each image."""
+"""Rows of results as plots: rho against the width of a row, and of each image; the picture of the README."""
 
 from __future__ import annotations
 
@@ -77,3 +77,59 @@ def _bars(rows: Sequence[Row], dtype: str) -> Any:
     axes.set_xlabel(f"rho, {dtype}")
     axes.legend(loc="lower right", fontsize=7)
     return figure
+
+
+# The two backwards of the picture, and what it is drawn in on a light and on a dark page.
+PICTURED = (("rmsnorm", "RMSNorm backward"), ("layernorm", "LayerNorm backward"))
+INK = {"light": ("#1f2328", "#d0d7de"), "dark": ("#e6edf3", "#30363d")}
+_TEXT = {"font.size": 9, "svg.fonttype": "none"}  # letters stay letters, which makes the file small
+NAMES = {**TITLES, "torch": "PyTorch", "liger": "Liger"}
+HUES = {MINE: "#2f81f7", "quack": "#d29922", "liger": "#a371f7", "compile": "#3fb950", "torch": "#f85149"}
+
+
+def picture(folder: Path, header: Row, rows: Sequence[Row]) -> None:
+    """Write `bandwidth-light.svg` and `bandwidth-dark.svg`: the fraction of copy bandwidth of two backwards,
+    by width, in bf16."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "normgen"
+    for theme, (ink, grid) in INK.items():
+        inked = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), ink)
+        with matplotlib.rc_context({**inked, "axes.edgecolor": grid, "grid.color": grid, **_TEXT}):
+            path = folder / f"bandwidth-{theme}.svg"
+            _bandwidth(header, rows).savefig(path, metadata={"Date": None}, transparent=True)
+
+
+def _bandwidth(header: Row, rows: Sequence[Row]) -> Any:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    figure = Figure(figsize=(9.6, 3.6), layout="constrained")
+    figure.suptitle(f"Share of copy bandwidth, bf16, on one {header['device']}", fontsize=10)
+    wanted = ("backward", "bf16", "rows")
+    backwards = [row for row in rows if (row["direction"], row["dtype"], row["layout"]) == wanted]
+    for number, (op, title) in enumerate(PICTURED, 1):
+        axes = figure.add_subplot(1, 2, number)
+        mine = [row for row in backwards if row["op"] == op]
+        widths = sorted({row["shape"][-1] for row in mine})
+        for provider, hue in HUES.items():
+            shares = {row["shape"][-1]: row.get("rho") for row in mine if row["provider"] == provider}
+            own = provider == MINE
+            axes.plot(
+                range(len(widths)), [shares.get(width) for width in widths], color=hue,
+                label=NAMES.get(provider, provider), linewidth=2.6 if own else 1.2,
+                marker="o", markersize=4 if own else 2.5, zorder=3 if own else 2,
+            )  # fmt: skip
+        axes.set_xticks(range(len(widths)), [_short(width) for width in widths], rotation=45)
+        axes.set(title=title, xlabel="elements of a row", ylim=(0, 1.02))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.grid(axis="y", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(HUES), frameon=False)
+    return figure
+
+
+def _short(width: int) -> str:
+    return f"{width // 1024}k" if width % 1024 == 0 else str(width)

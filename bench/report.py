@@ -1,11 +1,11 @@
 """Tables and plots of results, merged into the pages that tell them.
 
-    python bench/report.py bench/results/h100 --readme README.md
+    python bench/report.py bench/results/h100 --page docs/performance.md --pictures docs/images
     python bench/report.py bench/results/h200 --verify bench/results/h200/verify.json
 
-Reads results.json of the folder; writes the folder's README.md, plots where matplotlib is there, and with
---readme the performance section of that page. A section that this program wrote before is replaced, and
-everything else on a page stays as it is.
+Reads results.json of the folder; writes the folder's README.md, plots where matplotlib is there, with --page
+the performance section of that page, and with --pictures the picture of the README. A section that this
+program wrote before is replaced, and everything else on a page stays as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import results
-from plots import draw
+from plots import draw, picture
 from results import Row
 from tables import MINE, lines, lines_table, providers_of, summary_table, table, verdicts, width_table
 
@@ -35,10 +35,10 @@ torch.compile in its mode max-autotune-no-cudagraphs. host us is what queueing a
 last column is the fastest peer's time over normgen's. A peer counts at its own accuracy: * marks what is
 further from float64 than rounding explains. Two times are even where they differ by less than 2 %.
 """
-README_INTRODUCTION = """On one {device}, bf16: the fraction of copy bandwidth of normgen and of the fastest
-peer at each width. 1 is the speed of the fastest copy of the same bytes. The peers are {peers}, all timed in
-turn by the same code. Of {lines} lines with a peer, normgen is ahead at {ahead}, even (within 2 %) at {even},
-behind at {behind}. [bench/results/{folder}](bench/results/{folder}/README.md) has every figure.
+PAGE_INTRODUCTION = """Each cell is normgen / the fastest of {peers}, on one {device}, in bf16. 1.00 is
+as fast as copying the same bytes. Of {lines} comparisons normgen is faster in {ahead}, within 2 % in {even}
+and slower in {behind}. All were timed in turn by the same code.
+[The page of this run](../bench/results/{folder}/README.md) has every figure.
 """
 PEER_NAMES = {
     "torch": "PyTorch",
@@ -68,16 +68,17 @@ def performance(header: Row, rows: Sequence[Row], plots: Sequence[str] = ()) -> 
     return "\n".join(parts)
 
 
-def readme_section(header: Row, rows: Sequence[Row], folder: str) -> str:
-    """The section of the project's README."""
+def page_section(header: Row, rows: Sequence[Row], folder: str) -> str:
+    """The section of the page that shows the figures of a folder."""
     mine = [row for row in rows if row["dtype"] == "bf16"]
     ahead, even, behind = verdicts(lines(mine).values())
     peers = [PEER_NAMES.get(p, p) for p in providers_of(mine) if not p.startswith(MINE)]
-    text = README_INTRODUCTION.format(
-        device=header["device"], folder=folder, peers=" and ".join([", ".join(peers[:-1]), *peers[-1:]]),
+    named = " and ".join(filter(None, [", ".join(peers[:-1]), *peers[-1:]]))
+    text = PAGE_INTRODUCTION.format(
+        device=header["device"], folder=folder, peers=named,
         lines=ahead + even + behind, ahead=ahead, even=even, behind=behind,
     )  # fmt: skip
-    text = textwrap.fill(text, 120, break_on_hyphens=False)
+    text = textwrap.fill(text, 110, break_on_hyphens=False)
     return f"{text}\n\n{width_table(mine)}\nGeometric means:\n\n{summary_table(mine)}"
 
 
@@ -113,7 +114,8 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("bench/results/h100"))
-    parser.add_argument("--readme", type=Path, help="a page that shows the figures of the folder")
+    parser.add_argument("--page", type=Path, help="a page that shows the figures of the folder")
+    parser.add_argument("--pictures", type=Path, help="the folder of the pictures of the README")
     parser.add_argument("--verify", type=Path, help="what bench/verify.py wrote")
     given = parser.parse_args()
     own = given.folder / "README.md"
@@ -121,9 +123,11 @@ def main() -> None:
     header, rows = results.read(given.folder)
     if rows:
         page = merge_section(page, "performance", performance(header, rows, draw(given.folder, rows)))
-        if given.readme:
-            section = readme_section(header, rows, given.folder.name)
-            given.readme.write_text(merge_section(given.readme.read_text(), "performance", section))
+        if given.page:
+            section = page_section(header, rows, given.folder.name)
+            given.page.write_text(merge_section(given.page.read_text(), "performance", section))
+        if given.pictures:
+            picture(given.pictures, header, rows)
     if given.verify:
         text = f"## Checks of all families\n\n{verify_text(json.loads(given.verify.read_text()))}"
         page = merge_section(page, "checks", text)

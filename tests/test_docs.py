@@ -207,7 +207,7 @@ def spec_table(_: str) -> str:
     for path in sorted((ROOT / "specs").glob("*.norm")):
         row = describe(path.stem)
         needs = ", ".join(f"`{attr}`" for attr in row.required)
-        lines.append(f"| [{row.name}](specs/{path.name}) | {row.doc} | {needs} |")
+        lines.append(f"| [{row.name}](../specs/{path.name}) | {row.doc} | {needs} |")
     return "\n".join(lines)
 
 
