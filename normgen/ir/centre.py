@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from normgen.ir.expr import add, as_term, call, div, extent, factors, load, minus, mul, power, reduce
 from normgen.ir.facts import is_nonnegative
-from normgen.ir.nodes import Add, Axes, Expr, Load, Reduce, children, walk
+from normgen.ir.nodes import Add, Axes, Expr, Reduce, made_of
 from normgen.ir.program import Program
 from normgen.ir.recover import transform
 
@@ -58,11 +58,7 @@ def centre(program: Program) -> Program:
     values = [b.expr for b in program.bindings]
     values += [r.expr for r in program.results] + [u.expr for u in program.updates]
     values += [v for _, v, _ in program.saved_means]
-    cotangents = {t.name for t in program.operands if t.role == "cotangent"}
-    derived: set[Expr] = {n for n in walk(*values) if isinstance(n, Load) and n.tensor in cotangents}
-    for node in walk(*values):
-        if any(child in derived for child in children(node)):
-            derived.add(node)
+    derived = made_of({t.name for t in program.operands if t.role == "cotangent"}, *values)
     misses: set[Expr] = set()
 
     def visit(node: Expr, new: tuple[Expr, ...]) -> Expr | None:

@@ -19,9 +19,8 @@ from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reduc
 from normgen.ir.facts import is_finite
 from normgen.ir.limit import limited
 from normgen.ir.moved import refuse_moved
-from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
+from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, made_of, order
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
-from normgen.ir.reads import operands_read
 from normgen.ir.recover import transform, use_kept, without_stops
 from normgen.ir.show import show
 from normgen.ir.work import spend
@@ -70,7 +69,7 @@ def _backward(definition: Definition) -> Program:
         doc=program.doc,
         attrs=program.attrs,
         axes=program.axes,
-        operands=operands_read(definition, exprs),
+        operands=_operands(definition, exprs),
         bindings=tuple(b for b in bindings if b.expr in present and children(b.expr)),
         results=results,
         updates=(),
@@ -93,13 +92,7 @@ def gradients(definition: Definition, cotangents: Mapping[str, str]) -> dict[str
 
 def derived_values(program: Program, roots: Iterable[Expr]) -> set[Expr]:
     """What is made of the cotangents among a program's operands: of the levels below (see `levels`)."""
-    cotangents = {t.name for t in program.operands if t.role == "cotangent"}
-    found: set[Expr] = set()
-    for node in walk(*roots):
-        cotangent = isinstance(node, Load) and node.tensor in cotangents
-        if cotangent or any(child in found for child in children(node)):
-            found.add(node)
-    return found
+    return made_of({t.name for t in program.operands if t.role == "cotangent"}, *roots)
 
 
 def kept_values(program: Program) -> list[tuple[str, Expr]]:
@@ -142,6 +135,26 @@ def gradient_tensor(
     dtype = {t.name: t.dtype for t in definition.program.operands}
     like = None if dtype.get(name) else name if name in dtype else cotangent
     return Tensor(gradient, role, dims, dtype.get(name), like, None, "", None)
+
+
+def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ...]:
+    """Cotangents, then what is read, as the spec declares it."""
+    program = definition.program
+    read = tensors_read(exprs)
+    cotangents = (
+        Tensor(f"d{name}", "cotangent", dims_of(program, name), None, None, None, "", None)
+        for name in definition.of
+    )
+    saved = (replace(r.tensor, role="saved") for r in program.results if r.kept)
+    declared = sorted((*program.operands, *saved), key=lambda t: t.span.start if t.span else 0)
+    return (*cotangents, *(t for t in declared if t.name in read))
+
+
+def tensors_read(exprs: Iterable[Expr]) -> set[str]:
+    """The tensors whose elements or whose element types these values depend on."""
+    nodes = list(walk(*exprs))
+    read = {n.tensor for n in nodes if isinstance(n, Load)}
+    return read | {n.to.removeprefix("like ") for n in nodes if isinstance(n, Round) and n.to[:5] == "like "}
 
 
 def _repeated(program: Program, image: Mapping[Expr, Expr], exprs: Sequence[Expr]) -> list[str]:

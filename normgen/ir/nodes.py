@@ -10,7 +10,7 @@ A node is made by the canonical constructors of `expr`, never by calling its cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
@@ -178,12 +178,6 @@ def children(node: Expr) -> tuple[Expr, ...]:
             return ()
 
 
-def types_named(nodes: Iterable[Expr]) -> list[str]:
-    """The tensors whose element types these nodes round to, each once."""
-    rounded = (node.to for node in nodes if isinstance(node, Round) and node.to.startswith("like "))
-    return list(dict.fromkeys(to.removeprefix("like ") for to in rounded))
-
-
 def is_condition(node: Expr) -> bool:
     """Whether the value is true or false, for an `if` to choose by."""
     return isinstance(node, Call) and PRIMITIVES[node.op].condition
@@ -226,6 +220,16 @@ def reductions(*roots: Expr) -> list[Reduce]:
     """Every reduction and window below the roots once, in `walk` order."""
     found = [root for root in roots if root.reduces]
     return [node for node in walk(*found, into=_reducing) if isinstance(node, Reduce)]
+
+
+def made_of(tensors: Collection[str], *roots: Expr) -> set[Expr]:
+    """Every node below the roots that an element of some of these tensors goes into."""
+    found: set[Expr] = set()
+    for node in walk(*roots):
+        loaded = isinstance(node, Load) and node.tensor in tensors
+        if loaded or any(child in found for child in children(node)):
+            found.add(node)
+    return found
 
 
 def _reducing(node: Expr) -> tuple[Expr, ...]:

@@ -18,6 +18,7 @@ from normgen.kernel.kept import costly, leaf_of, rounded
 from normgen.kernel.levels import Exponentials, Level, is_missed
 from normgen.kernel.phases import Phase, Rounded
 from normgen.kernel.rates import Rates
+from normgen.kernel.regroup import gradients_below
 from normgen.kernel.share import evaluated, share_products
 from normgen.kernel.sums import Sums
 from normgen.kernel.text import KernelText
@@ -51,7 +52,8 @@ class Body:
         below = set(walk(*roots))
         self._uses = Counter(child for node in below for child in set(children(node)))
         self._uses.update(roots)
-        self.rates = Rates(frozenset(plan.inner), printer.names, self._uses)
+        gradients = gradients_below(below, [o.tensor for o in plan.operands])
+        self.rates = Rates(frozenset(plan.inner), printer.names, self._uses, gradients)
         self._name_sums()
         self.sums = Sums(plan, printer, lambda kind: names.take(self._number(kind)), self.element)
         self.held: list[str] = []

@@ -11,28 +11,40 @@ same for all that is added up, v needs none of the row's sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from normgen.ir.expr import ONE, Add, Call, Expr, Load, Mul, Reduce, add, call, children, mul, power, walk
 from normgen.ir.nodes import Axes
+from normgen.kernel.regroup import may_regroup
 from normgen.kernel.share import evaluated
 
 Terms = tuple[tuple[Expr, Expr], ...]
 
 
-def terms_of(value: Expr, within: Axes, sums: frozenset[Reduce]) -> Terms:
+def terms_of(value: Expr, within: Axes, sums: frozenset[Reduce], gradients: Collection[Expr]) -> Terms:
     """Pairs (c, v) whose products add up to the value: c has none of the axes `within`, v all that the sums
-    over them need, and none of `sums`. Empty where it cannot be taken apart.
+    over them need, and none of `sums`. Empty where it cannot be taken apart. `gradients`: the values whose
+    sums may be regrouped.
     """
-    found = factors_of(value, within, sums)
+
+    def opens(total: Add) -> bool:
+        # (the difference of an operand as it was loaded may be exact: what it is of two products is not)
+        loaded = any(isinstance(t, Load) and t.axes & within for t, _ in total.terms)
+        return not loaded and may_regroup(total, gradients)
+
+    found = _merged(_terms(value, within, sums, opens))
     return () if any(v is ONE for _, v in found) else found
 
 
-def factors_of(value: Expr, within: Axes, late: frozenset[Expr], exact: bool = True) -> Terms:
-    """Such pairs where `late` is what each v must do without, whatever it is; one of them may have a v of 1.
-    `exact`: what is subtracted from an operand as it was loaded stays there."""
+def factors_of(value: Expr, within: Axes, late: frozenset[Expr], gradients: Collection[Expr]) -> Terms:
+    """Such pairs of a value that nothing sums, where `late` is what each v must do without, whatever it is;
+    one of them may have a v of 1."""
+    return _merged(_terms(value, within, late, lambda total: total is value or may_regroup(total, gradients)))
+
+
+def _merged(pairs: Iterable[tuple[Expr, Expr]] | None) -> Terms:
     found: dict[Expr, Expr] = {}
-    for c, v in _terms(value, within, late, exact) or ():
+    for c, v in pairs or ():
         found[v] = add(found[v], c) if v in found else c
     return tuple((c, v) for v, c in found.items())
 
@@ -87,18 +99,17 @@ def split(value: Expr, within: Axes) -> tuple[Expr, Expr]:
     return mul(value.coefficient, *same), mul(*rest)
 
 
-def _terms(value: Expr, within: Axes, sums: frozenset[Expr], exact: bool) -> list[tuple[Expr, Expr]] | None:
+def _terms(
+    value: Expr, within: Axes, sums: frozenset[Expr], opens: Callable[[Add], bool]
+) -> list[tuple[Expr, Expr]] | None:
     def waits(node: Expr) -> bool:
         return bool(node.axes & within) and any(n in sums for n in walk(node))
 
     if not waits(value):
         return [split(value, within)]
     match value:
-        # (the difference of an operand as it was loaded may be exact: what it is of two products is not)
-        case Add(terms=pairs) if not exact or not any(
-            isinstance(t, Load) and t.axes & within for t, _ in pairs
-        ):
-            parts = [(_terms(t, within, sums, exact), c) for t, c in pairs]
+        case Add(terms=pairs) if opens(value):
+            parts = [(_terms(t, within, sums, opens), c) for t, c in pairs]
             if any(part is None for part, _ in parts):
                 return None
             return [(mul(k, c), v) for part, k in parts for c, v in part or ()]
@@ -109,7 +120,7 @@ def _terms(value: Expr, within: Axes, sums: frozenset[Expr], exact: bool) -> lis
             if len(waiting) > 1 or waiting[0][1] != 1:
                 return None
             ((base, _),) = waiting
-            inner = _terms(base, within, sums, exact)
+            inner = _terms(base, within, sums, opens)
             same, rest = split(mul(k, *(power(b, e) for b, e in pairs if b is not base)), within)
             return None if inner is None else [(mul(same, c), mul(rest, v)) for c, v in inner]
         case _:

@@ -9,22 +9,25 @@ computed once, so that an element costs few operations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 
-from normgen.ir.expr import add, children, mul, power, rebuild, reductions, scalar, walk
+from normgen.ir.expr import add, children, mul, power, rebuild, reductions, scalar, terms, walk
 from normgen.ir.nodes import Add, Axes, Const, Expr, Extent, Load, Mul, Reduce, Scalar, is_condition
 from normgen.kernel.powers import HIGH, repeated
+from normgen.kernel.regroup import may_regroup
 from normgen.kernel.share import distribute
 
 
 class Rates:
     """`inner`: the axes of a row. `names`: the values that have one. `uses`: of each value, how many others
-    are made of it. `leaves`: what each leaf stands for.
+    are made of it. `gradients`: the values whose sums may be regrouped. `leaves`: what each leaf stands for.
     """
 
-    def __init__(self, inner: Axes, names: Mapping[Expr, str], uses: Counter[Expr]) -> None:
-        self._inner, self._names, self._uses = inner, names, uses
+    def __init__(
+        self, inner: Axes, names: Mapping[Expr, str], uses: Counter[Expr], gradients: Collection[Expr]
+    ) -> None:
+        self._inner, self._names, self._uses, self._gradients = inner, names, uses, gradients
         self._leaf_of: dict[Expr, Expr] = {}
         self.leaves: dict[Expr, Expr] = {}
 
@@ -84,13 +87,17 @@ class Rates:
             case Add(terms=pairs):
                 alone = [mul(c, t) for t, c in pairs if self.per_row(t)]
                 rest = []
-                for term in (mul(c, self._hoist(t, done)) for t, c in pairs if not self.per_row(t)):
+                for term, c in pairs:
+                    if self.per_row(term):
+                        continue
+                    found = mul(c, self._hoist(term, done))
                     # (a factor of the row that went into a sum may have left more of the row beside it)
-                    for t, c in term.terms if isinstance(term, Add) else ((term, Fraction(1)),):
-                        if t in self.leaves:
-                            alone.append(mul(c, self.leaves[t]))
+                    spread = isinstance(term, Mul) and isinstance(found, Add)
+                    for part, k in terms(found) if spread else ((found, Fraction(1)),):
+                        if part in self.leaves:
+                            alone.append(mul(k, self.leaves[part]))
                         else:
-                            rest.append(mul(c, t))
+                            rest.append(mul(k, part))
                 return add(*([self._leaf(add(*alone))] if alone else []), *rest)
             case Reduce():
                 raise AssertionError("a reduction over part of the row")
@@ -102,6 +109,8 @@ class Rates:
         the row then cost nothing. A sum with an operand as it was loaded stays: its difference may be exact.
         """
         if not isinstance(node, Add) or self._uses[node] > 1 or self.per_row(node):
+            return False
+        if not may_regroup(node, self._gradients):
             return False
         scaled = [t for t, _ in node.terms if self.per_row(t) or self._has_row_factor(t)]
         return bool(scaled) and not any(isinstance(t, Load) for t, _ in node.terms)

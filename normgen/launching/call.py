@@ -236,8 +236,7 @@ class Call:
             "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
             "offset_t": "long long" if wide or far is not None else "int",
             "index_t": "long long" if wide else "int",
-            **{o.element: self._element(o.tensor) for o in (*reads, *writes)},
-            **{name: self._element(tensor) for name, tensor in form.types},
+            **{o.element: self._element(o) for o in (*reads, *writes)},
             **{f"size_{axis_name(a)}": self.extents[a] for a in sizes},
             **constants,
             **{o.there: o.tensor in self.operands for o in reads},
@@ -261,9 +260,9 @@ class Call:
             programmatic=programmatic,
         )
 
-    def _element(self, tensor: str) -> str:
+    def _element(self, operand: OperandRecord) -> str:
         """The type of its elements in a text; of one that is not there any will do."""
-        there = self.operands.get(tensor)
+        there = self.operands.get(operand.tensor)
         return DTYPES[there.dtype].c_type if there else _ABSENT
 
 

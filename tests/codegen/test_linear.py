@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normgen.ir.expr import ONE, Expr, add, call, load, mul, power, reduce
+from normgen.ir.nodes import made_of
 from normgen.kernel.linear import split, terms_of
 from tests.codegen.holding import case, subject
 from tests.verify.subjects import CHECKED, prove
@@ -16,7 +17,8 @@ DY, X, W, MU, RSTD = (
 )
 CENTRED = call("minus", X, MU)
 SUM = reduce("sum", ROW, mul(W, DY))
-SUMS = frozenset([SUM])
+TOP = reduce("max", ROW, X)
+SUMS = frozenset([SUM, TOP])
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ SUMS = frozenset([SUM])
     ],
 )
 def test_what_is_linear_is_taken_apart(value: Expr, terms: dict[Expr, Expr]) -> None:
-    assert {v: c for c, v in terms_of(value, ROW, SUMS)} == terms
+    assert {v: c for c, v in terms_of(value, ROW, SUMS, made_of({"dy"}, value))} == terms
 
 
 @pytest.mark.parametrize(
@@ -40,10 +42,11 @@ def test_what_is_linear_is_taken_apart(value: Expr, terms: dict[Expr, Expr]) -> 
         mul(add(CENTRED, SUM), add(mul(2, CENTRED), SUM)),
         call("abs", add(CENTRED, SUM)),
         add(CENTRED, SUM),  # how many elements there are is no sum of theirs
+        mul(W, add(call("tanh", X), TOP)),  # what is no gradient is added as it was written
     ],
 )
 def test_what_is_not_stays(value: Expr) -> None:
-    assert terms_of(value, ROW, SUMS) == ()
+    assert terms_of(value, ROW, SUMS, made_of({"dy"}, value)) == ()
 
 
 def test_a_factor_that_a_part_shares_goes_before_its_sum() -> None:

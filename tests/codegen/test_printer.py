@@ -95,7 +95,7 @@ def test_high_powers_stay_in_range(node, text):
 def test_high_powers_of_a_row_wait_for_the_element():
     """What is computed once for a row has no high power that only the element balances."""
     names = {R: "r", X: "x", S: "s"}
-    rates = Rates(frozenset("D"), names, Counter())
+    rates = Rates(frozenset("D"), names, Counter(), ())
     assert rates.hoist(mul(power(R, 3), power(X, 3))) is mul(power(R, 3), power(X, 3))
     hoisted = rates.hoist(mul(power(R, 3), S, X))
     assert list(rates.leaves.values()) == [mul(power(R, 3), S)] and hoisted.axes == frozenset("BD")
@@ -104,8 +104,10 @@ def test_high_powers_of_a_row_wait_for_the_element():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_what_a_row_adds_is_added_once(sign):
     element, a, b, r = call("abs", load("x", frozenset("D"))), *(load(name, frozenset()) for name in "abr")
-    level, rates = mul(b, add(a, b)), Rates(frozenset("D"), {}, Counter())
+    level = mul(b, add(a, b))
+    gradient = add(element, level)
+    rates = Rates(frozenset("D"), {}, Counter(), [gradient])
     row = add(a, mul(sign, r, level))
-    found = rates.hoist(add(a, mul(sign, r, add(element, level))))
+    found = rates.hoist(add(a, mul(sign, r, gradient)))
     assert found == add(scalar(f"%{row.key}"), mul(sign, r, element))
     assert rates.leaves[scalar(f"%{row.key}")] == row

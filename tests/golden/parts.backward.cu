@@ -36,14 +36,14 @@ constexpr bool ONE_W = size_rest % VEC == 0;
 // One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
 // covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS groupnorm_backward_registers(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     offset_t dy_stride_B,
     index_t dy_stride_G,
     offset_t x_stride_B,
@@ -243,14 +243,14 @@ constexpr bool ONE_W = size_rest % VEC == 0;
 // memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
 // wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_backward_cooperative(
-    const dy_t* __restrict__ dy_ptr,
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const mu_t* __restrict__ mu_ptr,
-    const rstd_t* __restrict__ rstd_ptr,
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const mu_t* mu_ptr,
+    const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     offset_t dy_stride_B,
     index_t dy_stride_G,
     offset_t x_stride_B,
@@ -266,8 +266,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     index_t size_B,
     index_t size_G,
     index_t rows,
-    word_t* __restrict__ words,
-    float* __restrict__ published) {
+    word_t* words,
+    float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 3> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
@@ -454,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
-    word_t* __restrict__ words,
+    word_t* words,
     index_t count) {
     const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
     programmatic_wait<PROGRAMMATIC>();
@@ -487,8 +487,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
-    float* __restrict__ dw_sum_partial,
-    float* __restrict__ db_sum_partial,
+    float* dw_sum_partial,
+    float* db_sum_partial,
     index_t dw_stride_G,
     index_t dw_stride_C,
     index_t db_stride_G,

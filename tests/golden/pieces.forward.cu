@@ -32,15 +32,17 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // save mu[C]: f32 = sum[B, ...](x) / (size[...] * size[B])
 // save rstd[C]: f32 = rsqrt(var + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
-// update running_mean = running_mean + momentum * (mu - running_mean)
-// update running_var = running_var + momentum * (unbiased - running_var)
+// update running_mean = running_mean + momentum * (mu - running_mean) if momentum < 0.5 else (momentum - 1) *
+//     (mu - running_mean) + mu
+// update running_var = running_var + momentum * (unbiased - running_var) if momentum < 0.5 else (momentum -
+//     1) * (unbiased - running_var) + unbiased
 //
 // One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
 // covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS batchnorm_forward_registers(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     running_mean_t* running_mean_ptr,
     running_var_t* running_var_ptr,
     mu_t* __restrict__ mu_ptr,
@@ -90,6 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
         ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
     const float running_var = READ_RUNNING_VAR && live && lane == 0
         ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
+    const float row_4 = momentum - 1.f;
     join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
@@ -117,12 +120,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
     const float row_2 = eps + var;
     const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
-    const float row_3 = running_mean + (mu - running_mean) * momentum;
+    const float row_3 = mu - running_mean;
+    const float row_5 = momentum < 0.5f ? running_mean + momentum * row_3 : row_4 * row_3 + mu;
     // batchnorm.norm:19
     const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);
-    const float row_4 = running_var + (unbiased - running_var) * momentum;
-    const float row_5 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
-    const float row_6 = w * rstd;
+    const float row_6 = unbiased - running_var;
+    const float row_7 = momentum < 0.5f ? running_var + momentum * row_6 : row_4 * row_6 + unbiased;
+    const float row_8 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
+    const float row_9 = w * rstd;
 
     // results
 #pragma unroll
@@ -137,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = row_5 + row_6 * (x[i] - mu);  // batchnorm.norm:17
+                y_out[i] = row_8 + row_9 * (x[i] - mu);  // batchnorm.norm:17
             }
             if (WANT_Y && live) {
                 Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place),
@@ -152,10 +157,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
         store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
     }
     if (WANT_RUNNING_MEAN && live && lane == 0) {
-        store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
+        store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_5);
     }
     if (WANT_RUNNING_VAR && live && lane == 0) {
-        store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
+        store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_7);
     }
     programmatic_launch<PROGRAMMATIC>();
 }
@@ -194,16 +199,18 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // save mu[C]: f32 = sum[B, ...](x) / (size[...] * size[B])
 // save rstd[C]: f32 = rsqrt(var + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
-// update running_mean = running_mean + momentum * (mu - running_mean)
-// update running_var = running_var + momentum * (unbiased - running_var)
+// update running_mean = running_mean + momentum * (mu - running_mean) if momentum < 0.5 else (momentum - 1) *
+//     (mu - running_mean) + mu
+// update running_var = running_var + momentum * (unbiased - running_var) if momentum < 0.5 else (momentum -
+//     1) * (unbiased - running_var) + unbiased
 //
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
 // memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
 // wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forward_cooperative(
-    const x_t* __restrict__ x_ptr,
-    const w_t* __restrict__ w_ptr,
-    const b_t* __restrict__ b_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
     running_mean_t* running_mean_ptr,
     running_var_t* running_var_ptr,
     mu_t* __restrict__ mu_ptr,
@@ -223,8 +230,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
     float eps,
     float correction,
     index_t rows,
-    word_t* __restrict__ words,
-    float* __restrict__ published) {
+    word_t* words,
+    float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 3> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
@@ -266,6 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
             ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
         const float running_var = READ_RUNNING_VAR && live && lane == 0
             ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
+        const float row_4 = momentum - 1.f;
         async_wait<0>();
 
         // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
@@ -296,12 +304,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
         const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
         const float row_2 = eps + var;
         const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
-        const float row_3 = running_mean + (mu - running_mean) * momentum;
+        const float row_3 = mu - running_mean;
+        const float row_5 = momentum < 0.5f ? running_mean + momentum * row_3 : row_4 * row_3 + mu;
         // batchnorm.norm:19
         const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);
-        const float row_4 = running_var + (unbiased - running_var) * momentum;
-        const float row_5 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
-        const float row_6 = w * rstd;
+        const float row_6 = unbiased - running_var;
+        const float row_7 = momentum < 0.5f ? running_var + momentum * row_6 : row_4 * row_6 + unbiased;
+        const float row_8 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
+        const float row_9 = w * rstd;
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
@@ -326,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                     float y_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        y_out[i] = row_5 + row_6 * (x[i] - mu);  // batchnorm.norm:17
+                        y_out[i] = row_8 + row_9 * (x[i] - mu);  // batchnorm.norm:17
                     }
                     if (WANT_Y && live) {
                         Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place),
@@ -341,10 +351,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
             }
             if (WANT_RUNNING_MEAN && live && lane == 0) {
-                store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
+                store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_5);
             }
             if (WANT_RUNNING_VAR && live && lane == 0) {
-                store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
+                store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_7);
             }
         }
     } while (exchange.away);
@@ -361,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) batchnorm_forward_clear(
-    word_t* __restrict__ words,
+    word_t* words,
     index_t count) {
     const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
     programmatic_wait<PROGRAMMATIC>();

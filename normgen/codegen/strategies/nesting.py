@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from normgen.ir.expr import add, call, const, div, extent, factors, minus, mul, power, reduce, rewrite
 from normgen.ir.nodes import Add, Axes, Call, Expr, Load, Reduce, reductions, walk
 from normgen.kernel.group import Misfit
+from normgen.kernel.regroup import may_regroup
 
 
 def is_partner(node: Reduce, chosen: set[Reduce]) -> bool:
@@ -28,9 +29,10 @@ def _single(arg: Expr) -> tuple[Expr, int]:
     return arg, 0
 
 
-def opened(node: Reduce, base: Axes) -> tuple[tuple[Expr, Expr], ...] | None:
+def opened(node: Reduce, base: Axes, gradients: Collection[Expr]) -> tuple[tuple[Expr, Expr], ...] | None:
     """A sum over more than the base axes as a sum of outside_i * sum[base](inside_i), in which no inside
-    holds a reduction: what does not vary over the base axes leaves. None where that cannot be had."""
+    holds a reduction: what does not vary over the base axes leaves. None where that cannot be had, or would
+    regroup a sum that is not among the `gradients`."""
     if node.op != "sum":
         return None if reductions(node.arg) else ((const(1), node.arg),)
     coefficient, pairs = factors(node.arg)
@@ -41,6 +43,8 @@ def opened(node: Reduce, base: Axes) -> tuple[tuple[Expr, Expr], ...] | None:
         body = mul(*(power(b, e) for b, e in inside))
         return None if reductions(body) else ((outside, body),)
     shift = open_sums[0]
+    if not may_regroup(shift, gradients):
+        return None
     rest = mul(*(power(b, e) for b, e in inside if b is not shift))
     leaving = [(t, c) for t, c in shift.terms if not t.axes & base]
     staying = add(*(mul(c, t) for t, c in shift.terms if t.axes & base))
@@ -48,11 +52,17 @@ def opened(node: Reduce, base: Axes) -> tuple[tuple[Expr, Expr], ...] | None:
     return None if any(reductions(inside) for _, inside in parts) else tuple(parts)
 
 
-def outer(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
+def outer(
+    node: Reduce,
+    base: Axes,
+    kept: Callable[[Expr], Expr],
+    table: Mapping[Expr, Expr],
+    gradients: Collection[Expr],
+) -> Expr:
     """A sum over more than the base axes, by sums over the base axes."""
     if node.over == base and not reductions(node.arg):
         return kept(node)
-    parts = opened(node, base)
+    parts = opened(node, base, gradients)
     assert parts is not None
     terms = [mul(rewrite(outside, table), kept(reduce(node.op, base, inside))) for outside, inside in parts]
     return reduce(node.op, node.over - base, add(*terms))

@@ -32,6 +32,7 @@ from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, reductions, wal
 from normgen.ir.program import Program, Result, Tensor
 from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit, first_plan
+from normgen.kernel.regroup import gradients_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,11 @@ class _Splitter:
         self.plans: list[Plan] = []
         self.made: list[Tensor] = []
         self.steps = count(1)
+
+    @property
+    def _gradients(self) -> frozenset[Expr]:
+        """The values of what is left whose sums may be regrouped."""
+        return gradients_below([r.expr for r in self.program.results], self.program.operands)
 
     def run(self) -> PlannedStrategy:
         states = frozenset(r.tensor.name for r in self.program.results if r.tensor.role == "state")
@@ -178,7 +184,7 @@ class _Splitter:
         partners = {n for n in sums if is_partner(n, chosen)}
         further = set(sums) - chosen - partners
         common = frozenset.intersection(*(n.over for n in sums))
-        if not common or any(opened(n, common) is None for n in further):
+        if not common or any(opened(n, common, self._gradients) is None for n in further):
             further, common = set(), frozenset.intersection(*(n.over for n in chosen))
         if not common:
             chosen, common = {n for n in chosen if n.over == seed.over}, seed.over
@@ -247,7 +253,7 @@ class _Splitter:
             table[node] = (
                 chan(node, base, kept, table)
                 if is_partner(node, set(chosen))
-                else outer(node, base, kept, table)
+                else outer(node, base, kept, table, self._gradients)
             )
         sums = frozenset(n for r in made.values() for n in reductions(r.expr))
         return _Cut(space, tuple(made.values()), table, sums)

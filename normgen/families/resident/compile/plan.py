@@ -36,6 +36,7 @@ from normgen.kernel.group import Misfit, Order
 from normgen.kernel.kept import leaf_of
 from normgen.kernel.linear import degree, factors_of
 from normgen.kernel.plan import KernelPlan, Operand, as_stored, operand_of
+from normgen.kernel.regroup import gradients_below
 
 Definitions = Mapping[Expr, Expr]
 
@@ -224,9 +225,10 @@ class _Planner:
         """The results as sums of values of what is held, times values of each element of a row."""
         names: dict[Expr, Expr] = {}
         applied = []
+        gradients = gradients_below(self.apply.roots, [o.tensor for o in self.apply.operands])
         for result in self.apply.results:
             terms = []
-            for c, v in factors_of(result.expr, self.walk, late, exact=False):
+            for c, v in factors_of(result.expr, self.walk, late, gradients):
                 if isinstance(c, Const):
                     terms.append(mul(c, v))
                     continue

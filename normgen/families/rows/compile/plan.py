@@ -16,17 +16,19 @@ pieces may be added up besides.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from normgen.families.rows.compile.axes import Rows, choose_folded_rows, choose_rows, choose_shared_rows
 from normgen.families.rows.compile.whole import rows_in_pieces, whole_rows
-from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, walk
+from normgen.ir.expr import Expr, Load, Reduce, add, mul, reduce, reductions, walk
 from normgen.ir.program import Result, Tensor
 from normgen.kernel.accumulators import Column
 from normgen.kernel.group import Group, Misfit, Order
 from normgen.kernel.levels import Level
 from normgen.kernel.linear import largest_of, terms_of
 from normgen.kernel.plan import KernelPlan, Operand, kernel_plan
+from normgen.kernel.regroup import gradients_below
 
 
 def plan_rows(group: Group) -> KernelPlan:
@@ -91,7 +93,8 @@ def _kernel(rows: Rows) -> KernelPlan:
             raise Misfit(f"`{result.tensor.name}` has part of the row")
     if len(plan.levels) > (2 if plan.moments or plan.exponentials else 0):
         last = plan.levels[-1]  # the last pass of sums is one of nothing else
-        columns = tuple(_taken_apart(c, last, inner) for c in columns)
+        gradients = gradients_below([c.value for c in columns], group.program.operands)
+        columns = tuple(_taken_apart(c, last, inner, gradients) for c in columns)
         if not any(r.tensor.axes & row for r in plan.results):
             columns = _all_largest(columns, last, inner)
     segment = plan.segment
@@ -100,12 +103,12 @@ def _kernel(rows: Rows) -> KernelPlan:
     return replace(plan, columns=columns, segment=segment)
 
 
-def _taken_apart(column: Column, last: Level, inner: Order) -> Column:
+def _taken_apart(column: Column, last: Level, inner: Order, gradients: Collection[Expr]) -> Column:
     """A sum over rows of what the last pass of sums over each row adds up anyway, as one of that."""
     if column.op != "sum" or column.wide or not column.value.axes & set(inner):
         return column
     row, sums = frozenset(inner), frozenset(last.sums)
-    terms = terms_of(column.value, row - set(column.part), sums)
+    terms = terms_of(column.value, row - set(column.part), sums, gradients)
     if column.part:
         return replace(column, terms=() if any(c.axes & row for c, _ in terms) else terms)
     found = [(c, reduce("sum", row, v)) for c, v in terms]
