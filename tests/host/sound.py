@@ -109,6 +109,8 @@ SOUND = {
         Sound("exchange", 1, 64, lambda: (*copied(4, 64), 4), shared=256),
         Sound("pairs", 1, 128, lambda: copied(128)),
         Sound("warp", 1, 32, lambda: copied(32)),
+        Sound("edges", 1, 32, lambda: copied(33), shared=33 * 4),
+        Sound("readers", 1, 128, lambda: (read(normal(32)), write(empty(96)))),
         Sound("early", 4, 32, lambda: (*copied(4, 32), 4), shared=128, early=True),
         Sound("accumulate", 4, 32, lambda: (read(normal(128)), update(np.zeros(1, np.float32)))),
     )

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "simt_state.h"
 
 namespace {
@@ -72,7 +74,9 @@ void check_shared_bounds(const Event& event, size_t offset) {
              state.launch->shared);
     fatal(event, OUTSIDE_DYNAMIC, what);
   }
-  if (!state.in_array[offset] || !state.in_array[offset + event.bytes - 1])
+  const size_t last = offset + event.bytes - 1;
+  const bool inside = last < state.array_at.size() && state.array_at[offset];
+  if (!inside || state.array_at[offset] != state.array_at[last])
     fatal(event, OUTSIDE_ARRAY, "out-of-bounds access past a static __shared__ array");
 }
 
@@ -201,13 +205,28 @@ void check_earlier_reader(const Event& event, const Place& place, uint32_t reade
            VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
 }
 
-// Two readers are remembered: the later of those ordered one after the other, and one concurrent with it.
-void remember_read(Shadow& s, const Place& place, const Thread& t, const Block& block) {
+// What decides between readers of a place: no order in which threads run favours any of them.
+uint32_t lot(uint32_t mark, uintptr_t address) {
+  const uint64_t mixed = (uint64_t(mark) << 32 ^ address) * 0x9e3779b97f4a7c15ull;
+  return uint32_t((mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ull >> 32);
+}
+
+// Two readers are remembered that are not ordered one after the other. Of more it is two by lot, others at
+// every place, so that a writer who is not ordered after one of many is found at some place.
+void remember_read(Shadow& s, const Event& event, const Place& place, const Thread& t, const Block& block) {
   const uint32_t mark = mark_of(t), start = place.shared ? block.start : 0;
-  const bool replaces =
-      !s.reader || s.reader == mark || s.read_time < start || ordered(s.reader, s.read_time, t, block);
-  (replaces ? s.reader : s.other_reader) = mark;
-  (replaces ? s.read_time : s.other_read_time) = state.clock;
+  const auto replaces = [&](uint32_t reader, uint32_t time) {
+    return !reader || reader == mark || time < start || ordered(reader, time, t, block);
+  };
+  const bool first = replaces(s.reader, s.read_time);
+  if (!first && !replaces(s.other_reader, s.other_read_time)) {
+    const uint32_t mine = lot(mark, event.address), one = lot(s.reader, event.address),
+                   other = lot(s.other_reader, event.address);
+    if (mine < one && mine < other) return;
+    if (one < other) s.reader = s.other_reader, s.read_time = s.other_read_time;
+  }
+  (first ? s.reader : s.other_reader) = mark;
+  (first ? s.read_time : s.other_read_time) = state.clock;
 }
 
 bool same(const Shadow& a, const Shadow& b) { return memcmp(&a, &b, sizeof a) == 0; }
@@ -236,7 +255,7 @@ void check(const Event& event, uint32_t write_mark) {
     before = *s;
     check_byte(event, place, *s, t, block);
     if (event.access == SIMT_READ) {
-      remember_read(*s, place, t, block);
+      remember_read(*s, event, place, t, block);
     } else {
       check_earlier_reader(event, place, s->reader, s->read_time, t, block);
       check_earlier_reader(event, place, s->other_reader, s->other_read_time, t, block);
@@ -298,9 +317,11 @@ void check_begin_launch() {
   }
   const uint64_t blocks = launch.end_block - launch.first_block;
   state.releases.assign(blocks < BLOCK_NUMBERS ? blocks : +BLOCK_NUMBERS, BlockReleases());
-  state.in_array.assign(state.module->segment_bytes, 0);
-  for (uint64_t i = 0; i < state.module->array_count; i++)
-    memset(&state.in_array[state.module->arrays[i].offset], 1, state.module->arrays[i].bytes);
+  state.array_at.assign(state.module->segment_bytes, 0);
+  for (uint64_t i = 0; i < state.module->array_count; i++) {
+    const SimtArray& array = state.module->arrays[i];
+    std::fill_n(state.array_at.begin() + ptrdiff_t(array.offset), array.bytes, uint16_t(i + 1));
+  }
   state.last_buffer = nullptr;
   state.shadows.assign(launch.buffer_count, nullptr);
   state.touched.assign(launch.buffer_count, nullptr);

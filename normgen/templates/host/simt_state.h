@@ -120,7 +120,7 @@ struct SimtState {
   uint32_t clock;       // advances at every barrier, __syncwarp and atomic; never 0
   uint32_t cluster_time;
   std::vector<BlockReleases> releases;             // by block number
-  std::vector<char> in_array;  // by byte of the segment: part of a static array
+  std::vector<uint16_t> array_at;  // by byte of the segment: the number of its static array, from 1, or 0
   std::vector<Shadow*> shadows;  // by buffer
   std::vector<unsigned char*> touched;  // by read-only buffer and element
   SimtBuffer* last_buffer;
