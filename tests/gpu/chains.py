@@ -64,6 +64,10 @@ def _fitting(call: Call) -> Call:
     return call
 
 
+# Where there is no device nothing is drawn, which takes some time.
+EVERY = calls() if torch.cuda.is_available() else []
+
+
 class Chain:
     """Two sets of operands of a call, laid once, that are called in turn."""
 

@@ -45,9 +45,10 @@ LAYOUTS: dict[str, tuple[Callable[[Shape], Shape], int]] = {
     "reversed": (lambda shape: packed(shape, tuple(reversed(range(len(shape))))), 0),
     "every other": (lambda shape: tuple(2 * stride for stride in packed(shape)), 0),
     "expanded": (_expanded, 0),
+    "negated": (packed, 0),
 }
-# Those in which every element has memory of its own.
-OWN = tuple(name for name in LAYOUTS if name != "expanded")
+# Those in which every element has memory of its own, which holds its value.
+OWN = tuple(name for name in LAYOUTS if name not in ("expanded", "negated"))
 
 
 def laid(values: Any, shape: Shape, dtype: Any, device: Any, layout: str) -> tuple[Any, Any]:
@@ -64,6 +65,9 @@ def laid(values: Any, shape: Shape, dtype: Any, device: Any, layout: str) -> tup
     drawn = torch.from_numpy(values).reshape(shape).to(device)
     if layout == "expanded" and shape and shape[0]:
         base.as_strided(shape[1:], strides[1:], offset).copy_(drawn[0])
+    elif layout == "negated" and dtype.itemsize > 1:
+        view.copy_(-drawn)
+        view = torch._neg_view(view)  # as the imaginary part of a conjugate is
     else:
         view.copy_(drawn)
     return base, view

@@ -32,7 +32,7 @@ def _replayed(graph, made, times=REPLAYS):
     return found
 
 
-@pytest.mark.parametrize("call", chains.calls(), ids=str)
+@pytest.mark.parametrize("call", chains.EVERY, ids=str)
 def test_replays_have_the_bits_of_calls_alone(call):
     chain = chains.Chain(call)
     made, graph = captured(lambda: chain.run(4))

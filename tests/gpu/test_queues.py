@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 TURNS = 12
 
 
-@pytest.mark.parametrize("call", chains.calls(), ids=str)
+@pytest.mark.parametrize("call", chains.EVERY, ids=str)
 def test_calls_behind_a_long_kernel_have_the_bits_of_calls_alone(call):
     chain = chains.Chain(call)
     assert chain.want, "and all is compiled"
