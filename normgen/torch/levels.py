@@ -148,9 +148,13 @@ class _Level:
         def interpreter() -> Interpreter:
             return Interpreter(direction, program())
 
+        derived: list[Derivative | None] = []
+
         def derive_once() -> Derivative | None:
             with self._lock:
-                return derive()
+                if not derived:
+                    derived.append(derive())
+                return derived[0]
 
         return Step(name, self.norm, direction, interpreter, derive_once, extra, self.channels_last)
 

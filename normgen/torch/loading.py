@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
@@ -52,6 +53,15 @@ class _Held:
         return 0
 
 
-@cache
+# Threads that load a norm at once get one function: its operators can be registered once.
+_LOADING = threading.RLock()
+
+
 def _function(spec: str, folded: tuple[Any, ...], held: _Held) -> NormFunction:
+    with _LOADING:
+        return _made(spec, folded, held)
+
+
+@cache
+def _made(spec: str, folded: tuple[Any, ...], held: _Held) -> NormFunction:
     return NormFunction(held.make())

@@ -39,8 +39,9 @@ def _register(step: Step) -> Any:
     register = torch.library.Library(NAMESPACE, "FRAGMENT")
     _LIBRARIES.append(register)
     name, count = step.name, len(step.operands)
-    results = ", ".join(["Tensor"] * (len(step.results) + len(step.updated)))
-    register.define(f"{name}({_parameters(step)}) -> ({results})", tags=(torch.Tag.pt2_compliant_tag,))
+    register.define(
+        f"{name}({_parameters(step)}) -> ({_returned(step)})", tags=(torch.Tag.pt2_compliant_tag,)
+    )
     operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def compute(*given: Any) -> Any:
@@ -91,6 +92,7 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
             keep(step, ctx, tuple(rest[:count]), tuple(rest[count:]), made)
             constants = (*(made[place] for place in step.constants), *made[len(step.results) :])
             ctx.mark_non_differentiable(*[each for each in constants if each is not None])
+            ctx.given = len(given)
             ctx.asked = mask = [name in wanted.names for name in step.results]
             ctx.save_for_forward(*rest[:count], *made[: len(step.results)])
             asked = [*mask, *[True] * len(step.updated)]
@@ -100,7 +102,7 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
             needed = ctx.needs_input_grad[1 : 1 + count]
             found = gradients(step, ctx, cotangents[: len(step.results)], needed, call)
-            return (None, *found, *[None] * (len(step.attrs) + len(step.typed) + 1))
+            return (None, *found, *[None] * (ctx.given - count))
 
         @staticmethod
         def jvp(ctx: Any, _: Any, *given: Any) -> Any:
@@ -154,13 +156,13 @@ def call(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: Wanted) -
 def _asked(step: Step, wanted: Wanted) -> tuple[Any, ...]:
     """What is wanted, as an operator takes it."""
     told = dict(wanted.types)
-    return (*map(told.get, step.typed.values()), [name in wanted.names for name in step.results])
+    return ([name in wanted.names for name in step.results], *map(told.get, step.typed.values()))
 
 
 def _sorted(step: Step, given: Sequence[Any]) -> tuple[tuple[Any, ...], Wanted]:
     """What an operator was given: operands and numbers; what is wanted."""
     count = len(step.operands) + len(step.attrs)
-    *types, mask = given[count:]
+    mask, *types = given[count:]
     return tuple(given[:count]), step.masked(mask, types)
 
 
@@ -171,8 +173,16 @@ def _parameters(step: Step) -> str:
         optional = "" if name in step.direction.required else "?"
         parts.append(f"Tensor{optional} {_word(name, index)}")
     parts += [f"float {_word(attr.name, len(parts))}" for attr in step.attrs]
-    parts += [f"ScalarType? {_word(f'{name}_type', len(parts))}" for name in step.typed]
-    return ", ".join([*parts, "bool[] wanted"])
+    parts.append("bool[] wanted")
+    parts += [f"ScalarType? {_word(f'{name}_type', len(parts))}=None" for name in step.typed]
+    return ", ".join(parts)
+
+
+def _returned(step: Step) -> str:
+    """What it returns: outputs, and what may be left out."""
+    records = step.direction.results.values()
+    kinds = ["Tensor" if record.role == "output" else "Tensor?" for record in records]
+    return ", ".join([*kinds, *["Tensor?"] * len(step.updated)])
 
 
 _TAKEN = frozenset(("wanted", "self", "out", "None", "True", "False", "lambda", "from", "in", "is", "global"))

@@ -49,7 +49,7 @@ def _rule(step: Step) -> Any:
     count = len(step.operands)
 
     def placements(*given: Any) -> list[tuple[list[Any], list[Any]]]:
-        tensors, wanted = given[:count], step.masked(given[-1]).names
+        tensors, wanted = given[:count], step.masked(given[count + len(step.attrs)]).names
         numbers = [None] * (len(given) - count)
         records = step.direction.operands
         given_states = [tensors[step.operands.index(name)] is not None for name in step.updated]

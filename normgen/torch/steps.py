@@ -130,6 +130,7 @@ class Step:
         self._channels_last = channels_last
         self._recorded: dict[Wanted, Recording] = {}
         self._read = len(direction.reads) if extra else None
+        self.calls = Calls(norm, direction.name, self._unusual)
 
     def derive(self) -> Derivative | None:
         """The derivative by the operands; None where there is none."""
@@ -173,11 +174,6 @@ class Step:
         names = tuple([name for name, wanted in zip(self.results, mask, strict=True) if wanted])
         pairs = zip(self.typed.values(), types, strict=False)
         return Wanted(names, tuple([(source, dtype) for source, dtype in pairs if dtype is not None]))
-
-    @cached_property
-    def calls(self) -> Calls:
-        """The calls that were prepared."""
-        return Calls(self.norm, self.direction.name, self._unusual)
 
     @cached_property
     def _last_calls(self) -> Calls | None:
