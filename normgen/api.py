@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from normgen import bundled
 from normgen.diagnostics import Source
@@ -40,16 +40,29 @@ def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
 
     read = _source(source)
 
-    @cache
-    def compilation() -> Compilation:
+    stages = _Stages(read, attrs)
+    return Norm(_package(read, attrs, lambda: stages.compilation), reference=Reference(stages.programs))
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """The compilation of a spec, once somebody asks for it. Pickles hold what it is made of."""
+
+    source: Source
+    attrs: Mapping[str, object]
+
+    @cached_property
+    def compilation(self) -> Compilation:
         from normgen.codegen.compilation import Compilation
 
-        return Compilation(_definition(read, attrs))
+        return Compilation(_definition(self.source, self.attrs))
 
-    def programs() -> tuple[Program, Program | None]:
-        return compilation().definition.program, compilation().derived
+    def programs(self) -> tuple[Program, Program | None]:
+        """Forward and backward."""
+        return self.compilation.definition.program, self.compilation.derived
 
-    return Norm(_package(read, attrs, compilation), reference=Reference(programs))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Stages, (self.source, self.attrs)
 
 
 def read_definition(source: str | os.PathLike[str], attrs: Mapping[str, object]) -> Definition:

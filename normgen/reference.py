@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from normgen.dtypes import name_of_numpy, real
 from normgen.launching.layout import REST, Lengths, shape_of, solve
+from normgen.package.direction import result_tuple
 from normgen.package.records import AxisRecord, TensorRecord
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class Reference:
     def __init__(self, programs: Callable[[], tuple[Program, Program | None]]) -> None:
         """`programs`: makes those of forward and backward, when one is first asked for."""
         self._make = programs
+
+    def __reduce__(self) -> Any:
+        return Reference, (self._make,)
 
     @cached_property
     def _programs(self) -> tuple[Program, Program | None]:
@@ -96,7 +99,7 @@ def _tuple(program: Program, made: Mapping[str, Any], lengths: Lengths) -> Any:
     records = [(tensor.name, tensor.name, _record(tensor)) for tensor in written]
     states = {tensor.name: _record(tensor) for tensor in program.operands if tensor.role == "state"}
     records += [(f"new_{u.state}", f"update:{u.state}", states[u.state]) for u in program.updates]
-    kind = namedtuple("Reference", [name for name, _, _ in records])  # type: ignore[misc]
+    kind = result_tuple("Reference", tuple(name for name, _, _ in records))
     return kind(*[made[key].reshape(shape_of(record, lengths)) for _, key, record in records])
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +11,7 @@ from normgen import arrays
 from normgen.arrays.views import packed
 from normgen.autograd.tape import Array, Kept, recording
 from normgen.autograd.tensor import Result, Tensor, record
-from normgen.package.direction import directions, tuple_name
+from normgen.package.direction import directions, result_tuple, tuple_name
 from normgen.runtime.norm import Norm
 
 # Options of `Norm.forward` that would write behind the tape's back, or decide what the tape decides.
@@ -78,7 +76,7 @@ def apply(norm: Any, /, *operands: Any, **named: Any) -> Any:
         outputs = record(norm.name, call, sources, tuple(results.values()), kept)
     else:
         outputs = record(norm.name, None, sources, tuple(results.values()))
-    return _tuple(norm.name, face.outputs)(*outputs)
+    return result_tuple(tuple_name(norm.name, "outputs"), face.outputs)(*outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +196,3 @@ def _read_face(norm: Norm) -> Face:
         hidden={source: name for source, name in cotangents.items() if source not in outputs},
         reads=tuple(tensor.name for tensor in reads if tensor.role != "cotangent"),
     )
-
-
-@lru_cache(maxsize=1024)
-def _tuple(norm: str, outputs: tuple[str, ...]) -> type[Any]:
-    return namedtuple(tuple_name(norm, "outputs"), outputs)

@@ -11,9 +11,10 @@ from normgen.codegen.strategies.registry import family_of
 from normgen.codegen.strategies.stages import PlannedStrategy
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
-from normgen.ir.grad import backward, tensors_read
+from normgen.ir.grad import backward
 from normgen.ir.limit import limited
 from normgen.ir.program import Definition, Program, Tensor
+from normgen.ir.reads import tensors_read
 from normgen.ir.show import show_results
 from normgen.kernel.folding import WIDTH, wrapped
 from normgen.kernel.text import Wording

@@ -114,6 +114,14 @@ def device_key(name: object) -> DeviceKey:
 
 
 @cache
+def host_launcher() -> ModuleType:
+    """What launches on the host for compiled code."""
+    from normgen.devices.host import launcher
+
+    return launcher
+
+
+@cache
 def _host() -> Executor:
     from normgen.devices.host.executor import HostExecutor
 

@@ -8,7 +8,7 @@ from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
 from normgen.dsl.names import Scope, suggestion, unknown_axis
 from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES
-from normgen.ir.program import Tensor
+from normgen.ir.program import Tensor, determined, is_given
 
 Dims = tuple[tuple[str, ...], ...]
 DECLARING_ROLES = ("input", "param", "state")
@@ -123,17 +123,7 @@ def check_extents(
 ) -> list[Diagnostic]:
     """Axes whose length cannot be told from the shapes of the operands that every call passes."""
     tensors = list(tensors)
-    required = [t for t in tensors if t.role == "input" or (t.role == "param" and t.default is None)]
-    known = set(fixed)
-    grew = True
-    while grew:
-        found = set()
-        for dim in (dim for tensor in required for dim in tensor.dims):
-            unknown = [axis for axis in dim if axis not in known]
-            if len(unknown) == 1:
-                found.add(unknown[0])
-        grew = bool(found - known)
-        known |= found
+    known = determined(filter(is_given, tensors), fixed)
     faults, said = [], set[str]()
     for tensor in tensors:
         for dim in tensor.dims:

@@ -21,6 +21,7 @@ from normgen.ir.limit import limited
 from normgen.ir.moved import refuse_moved
 from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, made_of, order
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
+from normgen.ir.reads import operands_read
 from normgen.ir.recover import transform, use_kept, without_stops
 from normgen.ir.show import show
 from normgen.ir.work import spend
@@ -69,7 +70,7 @@ def _backward(definition: Definition) -> Program:
         doc=program.doc,
         attrs=program.attrs,
         axes=program.axes,
-        operands=_operands(definition, exprs),
+        operands=operands_read(definition, exprs),
         bindings=tuple(b for b in bindings if b.expr in present and children(b.expr)),
         results=results,
         updates=(),
@@ -135,26 +136,6 @@ def gradient_tensor(
     dtype = {t.name: t.dtype for t in definition.program.operands}
     like = None if dtype.get(name) else name if name in dtype else cotangent
     return Tensor(gradient, role, dims, dtype.get(name), like, None, "", None)
-
-
-def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ...]:
-    """Cotangents, then what is read, as the spec declares it."""
-    program = definition.program
-    read = tensors_read(exprs)
-    cotangents = (
-        Tensor(f"d{name}", "cotangent", dims_of(program, name), None, None, None, "", None)
-        for name in definition.of
-    )
-    saved = (replace(r.tensor, role="saved") for r in program.results if r.kept)
-    declared = sorted((*program.operands, *saved), key=lambda t: t.span.start if t.span else 0)
-    return (*cotangents, *(t for t in declared if t.name in read))
-
-
-def tensors_read(exprs: Iterable[Expr]) -> set[str]:
-    """The tensors whose elements or whose element types these values depend on."""
-    nodes = list(walk(*exprs))
-    read = {n.tensor for n in nodes if isinstance(n, Load)}
-    return read | {n.to.removeprefix("like ") for n in nodes if isinstance(n, Round) and n.to[:5] == "like "}
 
 
 def _repeated(program: Program, image: Mapping[Expr, Expr], exprs: Sequence[Expr]) -> list[str]:

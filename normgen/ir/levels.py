@@ -20,10 +20,11 @@ from itertools import count
 
 from normgen.ir.adjoint import guarded_by
 from normgen.ir.expr import ZERO, load
-from normgen.ir.grad import as_stored, factored, gradient_tensor, gradients, kept_values, tensors_read
+from normgen.ir.grad import as_stored, factored, gradient_tensor, gradients, kept_values
 from normgen.ir.limit import limited
 from normgen.ir.nodes import Expr, children, walk
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of
+from normgen.ir.reads import tensors_read
 from normgen.ir.recover import transform, use_kept
 
 

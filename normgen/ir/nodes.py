@@ -10,7 +10,7 @@ A node is made by the canonical constructors of `expr`, never by calling its cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
@@ -176,6 +176,12 @@ def children(node: Expr) -> tuple[Expr, ...]:
             return condition, then, otherwise
         case _:
             return ()
+
+
+def types_named(nodes: Iterable[Expr]) -> list[str]:
+    """The tensors whose element types these nodes round to, each once."""
+    rounded = (node.to for node in nodes if isinstance(node, Round) and node.to.startswith("like "))
+    return list(dict.fromkeys(to.removeprefix("like ") for to in rounded))
 
 
 def is_condition(node: Expr) -> bool:

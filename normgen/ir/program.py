@@ -5,6 +5,7 @@ Nothing later in the stair asks which of the two it holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -144,6 +145,24 @@ class Definition:
     def to_differentiate(self) -> Program:
         """The program in which everything of `wrt` is an operand."""
         return self.opened or self.program
+
+
+def is_given(tensor: Tensor) -> bool:
+    """Whether every call gives this operand."""
+    return tensor.role in ("input", "saved") or (tensor.role == "param" and tensor.default is None)
+
+
+def determined(tensors: Iterable[Tensor], fixed: Iterable[str]) -> set[str]:
+    """The axes whose lengths the shapes of these tensors tell, where those of `fixed` are known: of a
+    composite dimension the one part that is not known yet."""
+    dims = [dim for tensor in tensors for dim in tensor.dims]
+    known, grew = set(fixed), True
+    while grew:
+        unknown = [[axis for axis in dim if axis not in known] for dim in dims]
+        found = {axes[0] for axes in unknown if len(axes) == 1}
+        grew = bool(found)
+        known |= found
+    return known
 
 
 def value_of(program: Program, name: str) -> Expr:

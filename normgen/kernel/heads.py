@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from normgen.kernel.headers import needed, outermost
 from normgen.package.constants import CONSTANTS, listed
 from normgen.package.device_functions import includes
-from normgen.package.operands import FormRecord, OperandRecord, axis_name
+from normgen.package.operands import ELEMENT, FormRecord, OperandRecord, axis_name
 
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*')
 _DECLARED = re.compile(r"\b(?:constexpr \w+|,) (\w+) = ")
 
 
-def head(form: FormRecord, operands: Iterable[OperandRecord]) -> str:
-    """What a text begins with: the device functions that it calls, and the constants that it reads."""
-    return f"{includes(outermost(needed(form.source)))}\n{listed(_constants(form, operands))}\n"
+def headed(form: FormRecord, operands: Iterable[OperandRecord], types: Mapping[str, str]) -> FormRecord:
+    """A form whose text begins with the device functions that it calls, and the constants that it reads.
+    `types`: what texts call the types of tensors' elements that the kernel does not touch."""
+    words = set(re.findall(r"\w+", _NO_CODE.sub("", form.source)))
+    named = tuple((name, tensor) for name, tensor in types.items() if name in words)
+    constants = _constants(form, words, operands, [name for name, _ in named])
+    head = f"{includes(outermost(needed(form.source)))}\n{listed(constants)}\n"
+    return replace(form, source=head + form.source, types=named)
 
 
-def _constants(form: FormRecord, operands: Iterable[OperandRecord]) -> list[tuple[str, str]]:
+def _constants(
+    form: FormRecord, words: set[str], operands: Iterable[OperandRecord], types: Iterable[str]
+) -> list[tuple[str, str]]:
     """The constants that a text reads, with what they mean: not those that it declares itself, nor its
     parameters."""
     text = _NO_CODE.sub("", form.source)
     own = {f"size_{axis_name(p.axis)}" for p in form.parameters if p.kind == "size"}
-    read = set(re.findall(r"\w+", text)) - own - set(_DECLARED.findall(text))
+    read = words - own - set(_DECLARED.findall(text))
     lengths = sorted(word for word in read if word.startswith("size_") and "ꞏ" not in word)
     known = {**CONSTANTS} | {name: f"length of {name.removeprefix('size_')}" for name in lengths}
     for operand in operands:
         known |= operand.given
+    known |= dict.fromkeys(types, ELEMENT)
     found = [(name, meaning) for name, meaning in known.items() if name in read]
     # (so that what means the same stands together, in the order of the first of each)
     places = list(dict.fromkeys(meaning for _, meaning in found))

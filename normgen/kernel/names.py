@@ -19,8 +19,9 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from normgen.kernel.folding import laid_out
-from normgen.kernel.heads import head
+from normgen.kernel.heads import headed
 from normgen.package.kernels import Kernel
+from normgen.package.operands import element_of
 
 K = TypeVar("K", bound=Kernel)
 
@@ -85,6 +86,7 @@ class Names:
         self._owners: list[_Owner] = []
         self._block: tuple[int, ...] = ()
         self._blocks = [0]
+        self._untouched: dict[str, str] = {}
 
     def inner(self, claims: Mapping[str, str] | None = None) -> Names:
         """The names of one text, or of a block of one: they differ from those here, not from those of other
@@ -101,6 +103,11 @@ class Names:
         self._owners.append(_Owner(wanted, self._block))
         return f"ꞏs{len(self._owners) - 1}ꞏ"
 
+    def take_untouched(self, tensor: str) -> str:
+        """The symbol of a tensor of which the kernel knows the type of its elements, and no more."""
+        self._untouched[tensor] = self.take(tensor)
+        return self._untouched[tensor]
+
     def claim(self, wanted: str) -> str:
         """The symbol of a value that a user named: of the result of that name, or a new one."""
         return self._claims.pop(wanted, None) or self.take(wanted)
@@ -109,7 +116,8 @@ class Names:
         """The record with every symbol in it, and in its texts, spelled; the texts with heads, and folded."""
         # (heads before symbols are spelled, when what a user named looks like nothing else)
         operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
-        forms = tuple(replace(each, source=head(each, operands) + each.source) for each in record.forms)
+        types = {element_of(symbol): tensor for tensor, symbol in self._untouched.items()}
+        forms = tuple(headed(each, operands, types) for each in record.forms)
         out = self.spell(replace(record, forms=forms))
         return replace(out, forms=tuple(replace(each, source=laid_out(each.source)) for each in out.forms))
 

@@ -17,7 +17,7 @@ from normgen.kernel.names import Names
 from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import KernelPlan, Operand, operand_of
 from normgen.kernel.printer import Printer, literal
-from normgen.package.operands import axis_name
+from normgen.package.operands import axis_name, element_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,18 @@ class Wording:
     source: Source  # the spec, whose lines comments name
     accumulated: frozenset[str] = frozenset()  # results that a call may add to what their memory holds
     formulas: tuple[str, ...] = ()  # comment lines of the mathematics
+
+
+class _Types(dict[str, str]):
+    """What a kernel's texts call the types of tensors' elements: of those that it touches, and of others when
+    they are first asked for."""
+
+    def __init__(self, names: Names, ids: Mapping[str, str]) -> None:
+        super().__init__({tensor: element_of(symbol) for tensor, symbol in ids.items()})
+        self._names = names
+
+    def __missing__(self, tensor: str) -> str:
+        return self.setdefault(tensor, element_of(self._names.take_untouched(tensor)))
 
 
 class KernelText:
@@ -50,6 +62,7 @@ class KernelText:
         everything = {o.tensor.name: o for o in (*plan.operands, *plan.final_operands)}
         targets = [r.tensor for r in (*plan.results, *plan.finals)]
         self.ids = {n: self.names.take(n) for n in dict.fromkeys([*everything, *(t.name for t in targets)])}
+        self.types = _Types(self.names, self.ids)
         self.scalars = {a: self.names.take(a) for a in plan.scalars}
         self.wants = {t.name: f"WANT_{self.ids[t.name].upper()}" for t in targets}
         in_rows, in_finals = _row_needs(plan) if needs is None else needs, _final_needs(plan)
@@ -191,8 +204,7 @@ class KernelText:
         loads = {n.tensor: n for n in walk(*self._roots()) if isinstance(n, Load)}
         names: dict[Expr, str] = {loads[t]: text for t, text in values.items() if t in loads}
         names |= {scalar(a): identifier for a, identifier in self.scalars.items()}
-        types = {t: f"{i}_t" for t, i in self.ids.items()}
-        return Printer(names, types, frozenset(self.plan.inner))
+        return Printer(names, self.types, frozenset(self.plan.inner))
 
     def _roots(self) -> list[Expr]:
         return [r.expr for r in (*self.plan.results, *self.plan.finals)]

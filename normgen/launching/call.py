@@ -236,7 +236,8 @@ class Call:
             "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
             "offset_t": "long long" if wide or far is not None else "int",
             "index_t": "long long" if wide else "int",
-            **{o.element: self._element(o) for o in (*reads, *writes)},
+            **{o.element: self._element(o.tensor) for o in (*reads, *writes)},
+            **{name: self._element(tensor) for name, tensor in form.types},
             **{f"size_{axis_name(a)}": self.extents[a] for a in sizes},
             **constants,
             **{o.there: o.tensor in self.operands for o in reads},
@@ -260,9 +261,9 @@ class Call:
             programmatic=programmatic,
         )
 
-    def _element(self, operand: OperandRecord) -> str:
+    def _element(self, tensor: str) -> str:
         """The type of its elements in a text; of one that is not there any will do."""
-        there = self.operands.get(operand.tensor)
+        there = self.operands.get(tensor)
         return DTYPES[there.dtype].c_type if there else _ABSENT
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from normgen.package.records import AxisRecord, Package, PassRecord, TensorRecord
 
@@ -91,6 +93,23 @@ class Direction:
 def tuple_name(norm: str, what: str) -> str:
     """The name of a type of named tuples, in the manner of classes."""
     return "".join(part[:1].upper() + part[1:] for part in (*norm.split("_"), what))
+
+
+@lru_cache(maxsize=4096)
+def result_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """A type of named tuples, the same for the same name and fields. Its values are copied and pickled,
+    though no module has the type."""
+    made: Any = namedtuple(name, fields)  # type: ignore[misc]
+    made.__reduce__ = _reduced  # type: ignore[method-assign]
+    return made
+
+
+def _reduced(self: Any) -> Any:
+    return _restored, (type(self).__name__, self._fields, tuple(self))
+
+
+def _restored(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return result_tuple(name, fields)._make(values)
 
 
 def directions(package: Package) -> tuple[Direction, Direction | None]:

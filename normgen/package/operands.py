@@ -6,10 +6,17 @@ from dataclasses import dataclass
 
 from normgen.package.constants import listing
 
+ELEMENT = "type of this operand's elements"
+
 
 def axis_name(axis: str) -> str:
     """How kernel text calls an axis: `...` is `rest`."""
     return "rest" if axis == "..." else axis
+
+
+def element_of(identifier: str) -> str:
+    """What a text calls the type of a tensor's elements."""
+    return f"{identifier}_t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +42,13 @@ class OperandRecord:
             self.wanted: "whether the call wants this result",
             self.one: "whether a vector needs one element of this operand",
             self.run: "rows that one access moves of this operand",
-            self.element: "type of this operand's elements",
+            self.element: ELEMENT,
         }
 
     @property
     def element(self) -> str:
         """The type of its elements."""
-        return f"{self.identifier}_t"
+        return element_of(self.identifier)
 
     @property
     def there(self) -> str:
@@ -116,13 +123,15 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class FormRecord:
     """One schedule's text of a kernel: registers, pipeline, multipass, ..., or what goes before it (clear)
-    or after it (second_stage). It includes device functions, and lists the constants that it reads.
+    or after it (second_stage). It includes device functions, and lists the constants that it reads. `types`:
+    of these the types of elements of tensors that the kernel does not touch, with the tensors.
     """
 
     form: str
     entry: str
     parameters: tuple[Parameter, ...]
     source: str
+    types: tuple[tuple[str, str], ...] = ()
 
     @property
     def constants(self) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ Generated modules import one name from here alone, `load_norm`.
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from normgen.devices.executors import Executor, device_key, executor_of
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.machine import USUAL_MACHINE, Machine
 from normgen.package import records
-from normgen.package.direction import directions
+from normgen.package.direction import directions, result_tuple
 from normgen.package.plain import package_of, schema
 from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.calls.dispatch import Dispatcher
@@ -45,6 +44,11 @@ def load_norm(data: Mapping[str, Any], results: tuple[type[Any], type[Any] | Non
     return Norm(package_of({name: each for name, each in data.items() if name not in head}), results=results)
 
 
+def _restored(package: records.Package, reference: object) -> Norm:
+    """The norm of a pickle."""
+    return Norm(package, reference=reference)
+
+
 class Norm:
     """A compiled norm.
 
@@ -68,7 +72,7 @@ class Norm:
         self._executors = executors
         self._planner = planner
         found = [each for each in directions(package) if each is not None]
-        types = results or [namedtuple(each.result_type, list(each.results)) for each in found]
+        types = results or [result_tuple(each.result_type, tuple(each.results)) for each in found]
         self._dispatchers = {
             each.name: Dispatcher(each, package, result, executors, planner)
             for each, result in zip(found, types, strict=False)
@@ -216,6 +220,20 @@ class Norm:
             executors=bound,
             planner=self._planner,
         )
+
+    def __reduce__(self) -> Any:
+        if self._executors is not executor_of or self._planner is not plan_tuned:
+            raise TypeError(
+                f"{self.name} is bound to an executor or a planner, which no pickle holds: pickle the norm "
+                f"that it was made of"
+            )
+        return _restored, (self.package, self._reference)
+
+    def __copy__(self) -> Norm:
+        return self  # nothing of it changes but what it remembers of calls
+
+    def __deepcopy__(self, memo: Any) -> Norm:
+        return self
 
     def __repr__(self) -> str:
         operands = ", ".join(

@@ -31,7 +31,7 @@ class Known(NamedTuple):
     """A call that was prepared: what makes it again, and how the extension learns of it, if at all."""
 
     repeated: Repeated
-    told: Callable[[], tuple[Any, ...]] | None = None
+    in_extension: Callable[[Any], Any] | None = None  # (the extension) -> the call as that makes it
 
 
 # The shape, the strides and the element type of a result.
@@ -62,22 +62,19 @@ class Calls:
         records = self._dispatcher.direction.results.values()
         self._gradient_of = {record.source: place for place, record in enumerate(records)}
         self._known: dict[tuple[Any, ...], Known] = {}
-        self._extension: Any = None
-        self._fast: Any = None  # the calls in this
-        self._learnt: set[tuple[Any, ...]] = set()  # what these know
+        self._fast: Any = None  # those in the extension
         keeps_calls(self)
 
     def forget(self) -> None:
         """Prepare every call again when it comes next."""
         self._known.clear()
-        self._learnt.clear()
         if self._fast is not None:
-            self._extension.forget(self._fast)
+            self._fast.forget()
 
     def fast(self, extension: Any) -> Any:
         """The calls in C++, which learn what is prepared here."""
         if self._fast is None:
-            self._extension, self._fast = extension, extension.calls()
+            self._fast = extension.Calls(KEPT)
         return self._fast
 
     def run(
@@ -87,11 +84,10 @@ class Calls:
         wanted: Wanted,
     ) -> tuple[Any, ...]:
         """All results in order, None for those that are not wanted."""
-        if native.EXTENSION.there:
-            calls = self.fast(native.EXTENSION.loaded)
-            made = self._extension.run(calls, self._asked(wanted), numbers, tensors)
-            if made is not None:
-                results: tuple[Any, ...] = made
+        fast = self.fast(native.EXTENSION.loaded) if native.EXTENSION.there else None
+        if fast is not None:
+            results: tuple[Any, ...] | None = fast.run(self._asked(wanted), numbers, tensors)
+            if results is not None:
                 return results
         key: list[Any] = [wanted, numbers]
         pointers = []
@@ -111,20 +107,9 @@ class Calls:
             for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
                 self._known.pop(oldest, None)
             self._known[found] = known
-        if known.told is not None and self._fast is not None:
-            self._learn(found, known.told, tensors)
+        if fast is not None and (prepare := known.in_extension) is not None:
+            fast.learn(self._asked(wanted), numbers, tensors, lambda: prepare(native.EXTENSION.loaded))
         return known.repeated(owner, tensors, pointers)
-
-    def _learn(self, key: tuple[Any, ...], told: Callable[[], tuple[Any, ...]], tensors: Tensors) -> None:
-        """Let C++ know a call, whose key is that of here, once."""
-        if key in self._learnt:
-            return
-        if len(self._learnt) >= KEPT:
-            self._learnt.clear()
-            self._extension.forget(self._fast)
-        self._learnt.add(key)
-        wanted, numbers, *_ = key
-        self._extension.learn(self._fast, self._asked(wanted), numbers, tensors, *told())
 
     def _asked(self, wanted: Wanted) -> tuple[Any, ...]:
         """What is wanted, as C++ knows it."""
@@ -184,8 +169,13 @@ def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[La
     launcher = None if prepared.idle else native.launcher_of(prepared)
     if launcher is None:
         return Known(general)
-    native.EXTENSION.ask()
-    return Known(general, lambda: native.told(launcher, prepared, numbers, layouts))
+    if prepared.device != HOST:
+        native.EXTENSION.ask()
+
+    def in_extension(node: Any) -> Any:
+        return native.prepared_in_extension(node, launcher, prepared, numbers, layouts)
+
+    return Known(general, in_extension)
 
 
 def _general(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from typing import Any, NamedTuple
 
 import torch
 
-from normgen.package.direction import tuple_name
+from normgen.package.direction import result_tuple, tuple_name
 from normgen.runtime.norm import Norm
 from normgen.torch.autocast import full, widened
 from normgen.torch.autograd import call
@@ -91,4 +90,4 @@ class NormFunction:
 
 
 def _tuple(norm: str, what: str, names: tuple[str, ...]) -> Any:
-    return namedtuple(tuple_name(norm, what), names)
+    return result_tuple(tuple_name(norm, what), names)

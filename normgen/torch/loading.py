@@ -6,8 +6,11 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache
+from itertools import count
 from types import ModuleType
 from typing import Any
+
+import torch
 
 import normgen
 from normgen.runtime.norm import Norm
@@ -20,7 +23,28 @@ def load(source: str | os.PathLike[str] | ModuleType | Norm, /, **attrs: Any) ->
     `attrs`: values of the spec's attrs. Whole numbers and choices are fixed here, as in `normgen.load`.
     The same source and attrs give the same function. Raises what `normgen.load` raises; TypeError for attrs
     beside a module or a norm, in which they are fixed.
+
+    Where `torch.compile` traces a call, the norm is loaded once, while it does.
     """
+    if torch.compiler.is_compiling():
+        found: NormFunction = getattr(_LOADED, _place_of(source, **attrs))
+        return found
+    return _load(source, attrs)
+
+
+def function(spec: str, **attrs: Any) -> NormFunction:
+    """What modules call: the function of a bundled spec or of a spec's text, looked up sooner than by `load`.
+    `attrs`: whole numbers and choices."""
+    found: NormFunction = getattr(_LOADED, _known_place(spec, **attrs))
+    return found
+
+
+def restored(spec: str, folded: tuple[tuple[str, Any], ...]) -> NormFunction:
+    """The function of a spec's text and the attrs that are fixed: what copies and pickles come to."""
+    return _function(spec, folded, _Held(lambda: normgen.load(spec, **dict(folded))))
+
+
+def _load(source: Any, attrs: dict[str, Any]) -> NormFunction:
     if isinstance(source, (str, os.PathLike)):
         norm = normgen.load(source, **attrs)
     else:
@@ -33,11 +57,6 @@ def load(source: str | os.PathLike[str] | ModuleType | Norm, /, **attrs: Any) ->
             )
         norm = found
     return _function(norm.package.spec, norm.package.folded, _Held(lambda: norm))
-
-
-def restored(spec: str, folded: tuple[tuple[str, Any], ...]) -> NormFunction:
-    """The function of a spec's text and the attrs that are fixed: what copies and pickles come to."""
-    return _function(spec, folded, _Held(lambda: normgen.load(spec, **dict(folded))))
 
 
 class _Held:
@@ -65,3 +84,38 @@ def _function(spec: str, folded: tuple[Any, ...], held: _Held) -> NormFunction:
 @cache
 def _made(spec: str, folded: tuple[Any, ...], held: _Held) -> NormFunction:
     return NormFunction(held.make())
+
+
+class _Loaded:
+    """Functions as attributes: what `torch.compile` reads anew each time that it is asked for."""
+
+
+_LOADED = _Loaded()
+_NUMBERS = count()  # of its attributes: no two threads get the same
+
+
+def _place_of(source: Any, **attrs: Any) -> str:
+    """Where the function is, once it is loaded."""
+    return _place(_load(source, attrs))
+
+
+def _known_place(spec: str, **attrs: Any) -> str:
+    return _known(spec, tuple(attrs.items()))
+
+
+# `torch.compile` calls them once and takes what they return for a constant. This is all that
+# `torch.compiler.assume_constant_result` does, but for an import of the whole compiler.
+_place_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_known_place._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@cache
+def _known(spec: str, attrs: tuple[tuple[str, Any], ...]) -> str:
+    return _place_of(spec, **dict(attrs))
+
+
+@cache
+def _place(function: NormFunction) -> str:
+    name = f"function_{next(_NUMBERS)}"
+    setattr(_LOADED, name, function)
+    return name

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from normgen.cache import Cache, default_cache
-from normgen.devices.executors import context_of
+from normgen.devices.executors import context_of, host_launcher
 from normgen.launching.launch import HOST
 from normgen.runtime.calls.prepared import PreparedCall, Step
 from normgen.runtime.calls.workspace import GRANULE, MEMORY, align
@@ -118,10 +118,10 @@ class Launcher:
 
 
 def launcher_of(prepared: PreparedCall) -> Launcher | None:
-    """What launches the kernels of a call, if compiled code can: not those of the host, nor where the
-    launcher keeps functions to itself."""
+    """What launches the kernels of a call, if compiled code can; None where the launcher keeps functions to
+    itself."""
     if prepared.device == HOST:
-        return None
+        return Launcher(host_launcher().ADDRESS, 0, host_launcher().handle)
     context = context_of(prepared.device)
     addresses = context.launch_addresses
     if addresses is None:
@@ -129,44 +129,57 @@ def launcher_of(prepared: PreparedCall) -> Launcher | None:
     return Launcher(*addresses, lambda step: context.function_address(step.function.handle))
 
 
-def told(
-    launcher: Launcher, prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """A call as the extension learns it."""
+def prepared_in_extension(
+    node: Any,
+    launcher: Launcher,
+    prepared: PreparedCall,
+    numbers: tuple[Any, ...],
+    layouts: tuple[Any, ...],
+) -> Any:
+    """A call as the extension `node` makes it."""
     scratch, device = prepared.scratch, prepared.device
 
     def zeros(stream: int) -> tuple[int, object] | None:
-        """Memory that is zeros whenever no kernel of the stream runs, and its owner."""
         lent = MEMORY.zeros(device, stream, scratch.zero_size)
         return None if lent is None else (lent.address, lent)
 
     kept = dict(scratch.zeros)
-    return (
-        launcher.launch,
-        launcher.capturing,
-        -1 if device == HOST else device[1],
-        layouts,
-        prepared.fields([*range(len(layouts)), -1]),
-        tuple((*guard[:4], guard[4] if guard[4] is not None else guard[2]) for guard in prepared.guards),
-        _launches(launcher, prepared, numbers),
-        tuple((offset, kept.get(name, -1)) for name, offset in scratch.offsets),
-        align(scratch.size) + GRANULE,
-        zeros if kept else None,
+    return filled(
+        node.Prepared(),
+        launch=launcher.launch,
+        capturing=launcher.capturing,
+        device=-1 if device == HOST else device[1],
+        operands=len(prepared.operands),
+        made=[node.Layout(*layout) for layout in layouts],
+        fields=prepared.fields([*range(len(layouts)), -1]),
+        guards=[node.Guard(*each[:4], each[2] if each[4] is None else each[4]) for each in prepared.guards],
+        launches=_launches(node, launcher, prepared, numbers),
+        scratch=[node.Place(offset, kept.get(name, -1)) for name, offset in scratch.offsets],
+        size=align(scratch.size) + GRANULE,
+        zeros=zeros if kept else None,
+        owner=prepared,
     )
 
 
-def _launches(launcher: Launcher, prepared: PreparedCall, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+def filled(record: Any, **fields: Any) -> Any:
+    """A record of the extension with these fields."""
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+def _launches(node: Any, launcher: Launcher, prepared: PreparedCall, numbers: tuple[Any, ...]) -> list[Any]:
     operands, made = len(prepared.operands), len(prepared.made)
     scratch = len(prepared.scratch.offsets)
     first_made = operands + len(numbers)
+    # Where addresses lie in the pool, and which of the extension's they are.
     sources = {place: place for place in range(operands)}
     sources |= {first_made + index: operands + index for index in range(made + scratch)}
     values = [0] * operands + [*numbers] + [0] * (made + scratch) + [*prepared.constants]
-    return tuple(_launch(step, values, sources, launcher.function(step)) for step in prepared.steps)
+    return [_launch(node.Launch(), step, values, sources, launcher.function(step)) for step in prepared.steps]
 
 
-def _launch(step: Step, values: list[Any], sources: dict[int, int], function: int) -> tuple[Any, ...]:
-    """A launch as the extension reads it: its arguments, and which address goes where in them."""
+def _launch(record: Any, step: Step, values: list[Any], sources: dict[int, int], function: int) -> Any:
     launch = step.launch
     assert len(launch.format) == len(step.places), launch.format
     patches = []
@@ -174,7 +187,14 @@ def _launch(step: Step, values: list[Any], sources: dict[int, int], function: in
         if place in sources:
             size = struct.calcsize(launch.format[index])
             patches.append((struct.calcsize(launch.format[: index + 1]) - size, sources[place]))
-    arguments = struct.pack(launch.format, *[values[place] for place in step.places])
-    grid, block = tuple(launch.grid), tuple(launch.block)
-    flags = launch.programmatic, bool(launch.clears)
-    return (function, grid, block, launch.shared, *flags, arguments, tuple(patches))
+    return filled(
+        record,
+        function=function,
+        grid=launch.grid,
+        block=launch.block,
+        shared=launch.shared,
+        early=launch.programmatic,
+        clears=bool(launch.clears),
+        arguments=struct.pack(launch.format, *[values[place] for place in step.places]),
+        patches=patches,
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from normgen.torch.calls import Wanted
 from normgen.torch.gradients import Call, gradients
-from normgen.torch.native import EXTENSION
+from normgen.torch.native import EXTENSION, filled
 from normgen.torch.signature import Signature
 from normgen.torch.steps import Step
 
@@ -27,10 +28,10 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
         return None
     pull = step.pull
     recorded = step.recorded(Wanted(step.outputs))
-    taken: tuple[tuple[int, int], ...] = ()
+    taken: tuple[tuple[bool, int], ...] = ()
     places: tuple[int, ...] = (-1,) * len(step.operands)
     if pull is not None:
-        taken = tuple((int(given), place) for given, place in pull.taken[: len(pull.step.direction.reads)])
+        taken = tuple((given, place) for given, place in pull.taken[: len(pull.step.direction.reads)])
         names = pull.step.results
         places = tuple(-1 if name is None else names.index(name) for name in pull.sources)
 
@@ -38,27 +39,29 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
         context = SimpleNamespace(saved_tensors=kept, numbers=numbers, types=types)
         return gradients(step, context, cotangents, needed, call)
 
-    made: Fast = node.function(
-        step.name,
-        least,
-        tuple(step.direction.operands[name].role == "state" for name in step.operands),
-        tuple(name in step.updated for name in step.operands),
-        tuple(attr.name for attr in step.attrs),
-        signature.defaults,
-        widened,
-        mask(step.results, step.outputs),
-        mask(step.results, recorded.computed.names),
-        tuple(place not in recorded.constants for place in range(recorded.returned)),
-        step.calls.fast(node),
-        None if pull is None else pull.step.calls.fast(node),
-        () if pull is None else pull.kept,
-        () if pull is None else pull.typed,
-        taken,
-        places,
-        slowly,
-        together,
+    made = filled(
+        node.Function(),
+        name=step.name,
+        least_operands=least,
+        is_state=[step.direction.operands[name].role == "state" for name in step.operands],
+        is_updated=[name in step.updated for name in step.operands],
+        attrs=[sys.intern(attr.name) for attr in step.attrs],
+        defaults=signature.defaults,
+        widened=widened,
+        plain=mask(step.results, step.outputs),
+        recorded=mask(step.results, recorded.computed.names),
+        differentiable=[place not in recorded.constants for place in range(recorded.returned)],
+        calls=step.calls.fast(node),
+        backward=None if pull is None else pull.step.calls.fast(node),
+        kept=[] if pull is None else pull.kept,
+        typed=[] if pull is None else pull.typed,
+        taken=taken,
+        gradients=places,
+        slow=slowly,
+        together=together,
     )
-    return made
+    found: Fast = made.callable()
+    return found
 
 
 def mask(results: tuple[str, ...], wanted: tuple[str, ...]) -> int:

@@ -65,6 +65,8 @@ class Expectation:
         self.scalars = scalars
         self._subject = subject
         self._drawn = drawn.arrays
+        # (what is left out has no element type: casts to that round to f32)
+        self._dtypes = {**case.dtypes, **dict.fromkeys(case.absent, "f32")}
 
     @cached_property
     def forward(self) -> Expected:
@@ -88,14 +90,14 @@ class Expectation:
         case = self.case
         if not all(case.extents.values()):
             return _zeros(program, case) | {f"update:{u.state}": arrays[u.state] for u in program.updates}
-        return evaluate(program, arrays, case.extents, self.scalars, True, case.dtypes)
+        return evaluate(program, arrays, case.extents, self.scalars, True, self._dtypes)
 
     def _bounds(self, program: Program, arrays: Arrays, errors: Arrays, slack: float) -> Arrays:
         case = self.case
         if not all(case.extents.values()):
             states = {f"update:{u.state}": np.zeros_like(arrays[u.state]) for u in program.updates}
             return _zeros(program, case) | states
-        setting = Setting(arrays, case.extents, self.scalars, case.dtypes)
+        setting = Setting(arrays, case.extents, self.scalars, self._dtypes)
         return {name: e.error for name, e in analyse(program, setting, errors, slack).items()}
 
 

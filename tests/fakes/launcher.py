@@ -1,29 +1,12 @@
-"""cuLaunchKernelEx on a machine without a GPU: kernels run on the host executor, so that what C++ launches
-has real results, and every launch is noted."""
+"""cuLaunchKernelEx of the host executor, where every launch is noted, and may be refused."""
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from typing import Any, NamedTuple
 
-from normgen.runtime.calls.prepared import PreparedCall, Step
+from normgen.devices.host import launcher
+from normgen.runtime.calls.prepared import PreparedCall
 from normgen.torch.native import Launcher
-
-POINTER = ctypes.c_void_p
-
-
-class Configuration(ctypes.Structure):
-    """The driver's CUlaunchConfig."""
-
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", POINTER),
-        ("attributes", POINTER),
-        ("attribute_count", ctypes.c_uint),
-    ]
 
 
 class Launched(NamedTuple):
@@ -36,38 +19,21 @@ class Launched(NamedTuple):
 
 
 class HostLauncher:
-    """A launcher of the host's kernels, as compiled code needs one. A function's address is a number."""
+    """What compiled code launches by."""
 
     def __init__(self) -> None:
         self.launches: list[Launched] = []
         self.codes: list[int] = []  # what the next launches answer; all others run
-        self._steps: dict[int, Step] = {}
-        kind = ctypes.CFUNCTYPE(
-            ctypes.c_int, ctypes.POINTER(Configuration), POINTER, POINTER, ctypes.POINTER(POINTER)
-        )
-        self._function = kind(self._launch)
-        self._address = ctypes.cast(self._function, POINTER).value or 0
+        self._function = launcher.LaunchKernel(self._launch)
 
     def of(self, prepared: PreparedCall) -> Launcher:
         """What launches the kernels of a call: `normgen.torch.native.launcher_of`."""
-        return Launcher(self._address, 0, self._number)
-
-    def _number(self, step: Step) -> int:
-        number = len(self._steps) + 1
-        self._steps[number] = step
-        return number
+        return Launcher(launcher.address_of(self._function), 0, launcher.handle)
 
     def _launch(self, configuration: Any, function: int, arguments: Any, extra: Any) -> int:
         if self.codes and (code := self.codes.pop(0)):
             return code
-        told, step = configuration.contents, self._steps[function]
+        told, entry = configuration.contents, launcher.step_of(function).launch.entry
+        self.launches.append(Launched(entry, tuple(told.grid), tuple(told.block), told.stream or 0))
         assert arguments is None and [extra[0], extra[2], extra[4]] == [1, 2, None]
-        size = ctypes.cast(extra[3], ctypes.POINTER(ctypes.c_size_t)).contents.value
-        packed = ctypes.string_at(extra[1], size)
-        pool = dict(zip(step.places, struct.unpack(step.launch.format, packed), strict=True))
-        self.launches.append(
-            Launched(step.launch.entry, tuple(told.grid), tuple(told.block), told.stream or 0)
-        )
-        assert (told.grid[:], told.block[:]) == (list(step.launch.grid), list(step.launch.block))
-        step.fire(packed, step.memory(pool), 0)
-        return 0
+        return launcher.launch(configuration, function, arguments, extra)

@@ -42,43 +42,58 @@ def runs(monkeypatch):
     return noted
 
 
-@pytest.fixture(scope="session")
-def _launcher():
+@pytest.fixture(scope="session", autouse=True)
+def extension():
+    """What is in C++, by which known calls are made wherever it can be built."""
     from normgen.torch import native
-    from tests.fakes.launcher import HostLauncher
 
-    before = native.EXTENSION.loaded
-    extension = native.EXTENSION.build()
-    native.EXTENSION.loaded = before
-    if extension is None:
-        pytest.skip(native.EXTENSION.fault)
-    return HostLauncher(), extension
+    return native.EXTENSION.build()
 
 
 @pytest.fixture
-def launcher(monkeypatch, _launcher):
-    """Known calls are made in C++, by what behaves as cuLaunchKernelEx does and runs kernels on the host."""
+def launcher(monkeypatch, extension):
+    """What launches for the calls in C++, and notes it."""
     from normgen.torch import native
+    from tests.fakes.launcher import HostLauncher
 
-    launcher, extension = _launcher
+    if extension is None:
+        pytest.skip(native.EXTENSION.fault)
+    launcher = HostLauncher()
     monkeypatch.setattr(native, "launcher_of", launcher.of)
-    monkeypatch.setattr(native.EXTENSION, "loaded", extension)
-    launcher.launches.clear()
-    launcher.codes.clear()
-    return launcher
+    yield launcher
+    forget_calls()  # which know it
 
 
-@pytest.fixture(params=("Python", "C++"))
+def forget_calls():
+    """Prepare every call again."""
+    from normgen.devices import executors
+
+    for each in list(executors._keepers):
+        each.forget()
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """All calls are made in Python, as where the extension cannot be built."""
+    from normgen.torch import function, native
+
+    missing = native._Extension()
+    missing.fault = "it is left out"
+    monkeypatch.setattr(native, "EXTENSION", missing)
+    monkeypatch.setattr(function, "EXTENSION", missing)
+    monkeypatch.setattr(
+        function.NormFunction, "_fast", property(lambda _: None, lambda *_: None), raising=False
+    )
+
+
+@pytest.fixture(params=("C++", "Python"))
 def load(request):
-    """Bundled norms by name, whose calls are made in Python, or in C++ once they are known."""
+    """Norms by name, whose calls are made in C++ once they are known, or in Python."""
     import normgen.torch as nt
-    from normgen import bundled
 
-    own = ""
-    if request.param == "C++":
-        request.getfixturevalue("launcher")
-        own = "\n# called in C++\n"  # another text, so that no other test has its functions
-    return lambda name, **attrs: nt.load(bundled.read(name).text + own, **attrs)
+    if request.param == "Python":
+        request.getfixturevalue("in_python")
+    return nt.load
 
 
 @pytest.fixture

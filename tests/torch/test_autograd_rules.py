@@ -29,7 +29,7 @@ def test_element_types_of_results_and_gradients_are_those_of_pytorch(case, dtype
 
 
 @every_case
-def test_only_what_needs_a_gradient_is_computed(case, runs):
+def test_only_what_needs_a_gradient_is_computed(case, runs, in_python):
     tensors, norm = case.draw(), case.mine
     backward, x = norm._step.derive().step, tensors[0].detach()
     for index, name in enumerate(backward.results):

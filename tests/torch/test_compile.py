@@ -138,3 +138,40 @@ def test_make_fx_sees_operators(case, mode):
     ours = [node for node in _nodes(graph) if node.startswith("normgen")]
     assert ours == [str(norm.ops.forward), str(norm.ops.backward)]
     same(graph(*operands), gradients(case.theirs, operands))
+
+
+TEXT = "norm loaded_inside\ninput x[..., D]\nparam w[D] = 1\noutput y[..., D] = 3 * x * w\n"
+
+
+def _written(tmp_path):
+    path = tmp_path / "loaded_inside.norm"
+    path.write_text(TEXT)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "attrs"),
+    [
+        (lambda _: "rmsnorm", {}),
+        (lambda _: "groupnorm", {"groups": 2}),
+        (lambda _: "add_rmsnorm", {}),
+        (lambda _: TEXT, {}),
+        (_written, {}),
+    ],
+    ids=["name", "attrs", "tuple", "text", "path"],
+)
+def test_a_norm_is_loaded_where_it_is_compiled(source, attrs, tmp_path):
+    source = source(tmp_path)
+    x = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
+    operands = (x, x + 1) if source == "add_rmsnorm" else (x,)
+
+    def model(*operands):
+        made = nt.load(source, **attrs)(*operands)
+        return made.y.sin() if isinstance(made, tuple) else made.sin()
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        want, got = model(*operands), compiled(*operands)
+        same(got, want)
+        same(torch.autograd.grad(got.sum(), x), torch.autograd.grad(want.sum(), x))
+    assert nt.load(source, **attrs) is nt.load(source, **attrs)

@@ -65,6 +65,17 @@ def test_what_lies_otherwise_is_another_call(python):
     assert len(python) == 5
 
 
+def test_tensors_of_inference_mode_are_known_with_others_of_their_layout(python):
+    norm, x = nt.load(bundled.read("softmax").text + OWN), torch.randn(3, 7)
+    with torch.inference_mode():
+        inferred = x.clone()
+    norm(x)
+    python.clear()
+    for each in (inferred, x, inferred):
+        same(norm(each), x.softmax(-1))
+    assert python == []
+
+
 def test_gradients_that_nobody_needs_are_not_computed(launcher, python):
     norm, (x, w), dy = _known()
     counts = []
@@ -152,6 +163,7 @@ def test_forgotten_calls_are_prepared_again(python, monkeypatch):
         same(norm(x, w), rms(x, w))
     assert len(python) == 1
     monkeypatch.setattr("normgen.torch.calls.KEPT", 3)
+    norm, w = nt.load(bundled.read("rmsnorm").text + OWN + "# few are kept\n"), w.detach()
     for rows in (1, 2, 3, 4, 5) * 2:
         python.clear()
         x = torch.randn(rows, 8)

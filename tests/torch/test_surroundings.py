@@ -17,7 +17,7 @@ Policy = checkpointing.CheckpointPolicy
 
 @pytest.mark.parametrize("reentrant", (True, False))
 @every_case
-def test_a_checkpointed_norm_has_its_gradients(case, reentrant, runs):
+def test_a_checkpointed_norm_has_its_gradients(case, reentrant, runs, in_python):
     norm, operands = case.mine, case.draw()
 
     def block(*operands):

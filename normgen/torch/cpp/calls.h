@@ -8,7 +8,11 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
+#include <array>
+#include <deque>
+#include <optional>
 #include <unordered_map>
 
 #ifdef NORMGEN_CUDA
@@ -21,6 +25,7 @@ namespace normgen {
 using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
+namespace py = pybind11;
 
 // As in cuda.h: CUlaunchAttribute, CUlaunchConfig, and how arguments go in one buffer.
 struct Attribute {
@@ -44,8 +49,9 @@ constexpr size_t MOST_ARGUMENTS = 4096;
 constexpr uint64_t GRANULE = 256;  // to which scratch memory is aligned
 
 struct Launch {
-  void* function;
-  Configuration configuration;
+  uint64_t function;  // its address
+  std::array<unsigned, 3> grid, block;
+  unsigned shared;
   bool early, clears;
   std::string arguments;
   std::vector<std::pair<size_t, size_t>> patches;  // where in them an address goes, and which
@@ -72,34 +78,39 @@ struct Place {
 struct Zeros {
   int64_t stream;
   uint64_t address;
-  PyObject* owner;
+  py::object owner;
 };
 
 // A call without its addresses. In these, operands come first, then results, then scratch memory.
 struct Prepared {
-  LaunchKernel launch;
-  IsCapturing capturing;  // null where there are no graphs
-  int device;             // -1: the host
+  uint64_t launch = 0, capturing = 0;  // addresses of functions; no `capturing` where there are no graphs
+  int device = -1;                     // -1: the host
+  size_t operands = 0;
   std::vector<Layout> made;
   std::vector<int> fields;  // for each result of the direction its place among those made; -1: none
   std::vector<Guard> guards;
   std::vector<Launch> launches;
   std::vector<Place> scratch;
-  int64_t size = 0;           // bytes that a call allocates for these
-  PyObject* zeros = nullptr;  // stream -> the address of zeros and its owner, or None; null where none is needed
+  int64_t size = 0;  // bytes that a call allocates for these
+  // stream -> the address of zeros and its owner, or None; None where none are needed
+  py::object zeros = py::none();
+  py::object owner;  // what the functions live in
   mutable std::mutex guard;
   mutable std::vector<Zeros> known_zeros;
 
-  ~Prepared() {
-    if (!zeros) return;
-    pybind11::gil_scoped_acquire gil;
-    forget_zeros();
-    Py_DECREF(zeros);
+  ~Prepared() {  // in any thread
+    py::gil_scoped_acquire gil;
+    known_zeros.clear();
+    zeros = owner = py::object();
   }
 
-  void forget_zeros() const {
-    for (const Zeros& each : known_zeros) Py_DECREF(each.owner);
-    known_zeros.clear();
+  void check() const {
+    size_t addresses = operands + made.size() + scratch.size();
+    for (const Launch& launch : launches) {
+      TORCH_CHECK_VALUE(launch.arguments.size() <= MOST_ARGUMENTS, "a launch has too many arguments");
+      for (auto [offset, source] : launch.patches)
+        TORCH_CHECK_VALUE(offset + 8 <= launch.arguments.size() && source < addresses, "an address has no place");
+    }
   }
 };
 constexpr size_t MOST_STREAMS = 256;  // whose zeros a call keeps
@@ -137,24 +148,20 @@ inline int64_t stream_name(int device) {
 inline uint64_t zeros_of(const Prepared& prepared, void* stream) {
   int64_t name = stream_name(prepared.device);
   int status = 0;
-  if (name < 0 || (prepared.capturing && (prepared.capturing(stream, &status) || status))) return 0;
+  auto* capturing = (IsCapturing)prepared.capturing;
+  if (name < 0 || (capturing && (capturing(stream, &status) || status))) return 0;
   {
     std::lock_guard<std::mutex> lock(prepared.guard);
     for (const Zeros& each : prepared.known_zeros)
       if (each.stream == name) return each.address;
   }
-  namespace py = pybind11;
   py::gil_scoped_acquire gil;
-  auto told = py::reinterpret_steal<py::object>(
-      PyObject_CallFunction(prepared.zeros, "K", (unsigned long long)(uintptr_t)stream));
-  if (!told) raise_set_error();
+  py::object told = prepared.zeros((uint64_t)(uintptr_t)stream);
   if (told.is_none()) return 0;
-  unsigned long long address;
-  PyObject* owner;
-  if (!PyArg_ParseTuple(told.ptr(), "KO", &address, &owner)) raise_set_error();
+  auto [address, owner] = told.cast<std::pair<uint64_t, py::object>>();
   std::lock_guard<std::mutex> lock(prepared.guard);
-  if (prepared.known_zeros.size() >= MOST_STREAMS) prepared.forget_zeros();
-  prepared.known_zeros.push_back({name, address, Py_NewRef(owner)});
+  if (prepared.known_zeros.size() >= MOST_STREAMS) prepared.known_zeros.clear();
+  prepared.known_zeros.push_back({name, address, std::move(owner)});
   return address;
 }
 
@@ -172,7 +179,9 @@ using Results = c10::SmallVector<Tensor, 8>;          // likewise, undefined one
 
 // Run a call. False where Python is to make it, or to say why it cannot be made.
 inline bool run(const Prepared& prepared, const Operands& operands, Results& results) {
-  if (!is_current(prepared.device)) return false;
+  std::optional<c10::DeviceGuard> elsewhere;
+  if (!is_current(prepared.device))
+    elsewhere.emplace(c10::Device(c10::kCUDA, (c10::DeviceIndex)prepared.device));
   c10::SmallVector<uint64_t, 32> addresses;
   for (const Tensor* operand : operands)
     if (operand) addresses.push_back((uint64_t)operand->data_ptr());
@@ -181,7 +190,7 @@ inline bool run(const Prepared& prepared, const Operands& operands, Results& res
     if (guard.least < distance && distance < guard.most && distance != guard.same) return false;
   }
   void* stream = current_stream(prepared.device);
-  uint64_t zeros = prepared.zeros ? zeros_of(prepared, stream) : 0;
+  uint64_t zeros = !prepared.zeros.is_none() ? zeros_of(prepared, stream) : 0;
   c10::SmallVector<Tensor, 8> made;
   for (const Layout& layout : prepared.made) {
     made.push_back(allocated(layout, prepared.device));
@@ -202,6 +211,7 @@ inline bool run(const Prepared& prepared, const Operands& operands, Results& res
   }();
   // A full queue makes the driver wait.
   PyThreadState* python = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+  auto* start = (LaunchKernel)prepared.launch;
   int code = 0;
   size_t count = 0;
   for (const Launch& launch : prepared.launches) {
@@ -210,12 +220,11 @@ inline bool run(const Prepared& prepared, const Operands& operands, Results& res
     size_t size = launch.arguments.size();
     memcpy(arguments, launch.arguments.data(), size);
     for (auto [offset, source] : launch.patches) memcpy(arguments + offset, &addresses[source], 8);
-    Configuration configuration = launch.configuration;
-    configuration.stream = stream;
-    configuration.attributes = &early;
-    configuration.attribute_count = launch.early;
+    auto [x, y, z] = launch.grid;
+    auto [threads, rows, planes] = launch.block;
+    Configuration configuration = {{x, y, z}, {threads, rows, planes}, launch.shared, stream, &early, launch.early};
     void* extra[] = {(void*)BUFFER_POINTER, arguments, (void*)BUFFER_SIZE, &size, nullptr};
-    if ((code = prepared.launch(&configuration, launch.function, nullptr, extra))) break;
+    if ((code = start(&configuration, (void*)launch.function, nullptr, extra))) break;
     count++;
   }
   if (python) PyEval_RestoreThread(python);
@@ -264,11 +273,10 @@ inline Key key_of(Wanted wanted, c10::ArrayRef<double> numbers, const Operands& 
     }
     if (!is_plain(*operand)) return {};
     c10::TensorImpl* tensor = operand->unsafeGetTensorImpl();
-    key.push_back((int64_t)tensor->key_set().raw_repr());
     auto sizes = tensor->sizes(), strides = tensor->strides();
     auto dtype = (int64_t)c10::typeMetaToScalarType(tensor->dtype());
     auto alignment = (int64_t)((uintptr_t)operand->data_ptr() & 15);
-    auto device = (int64_t)(uint8_t)tensor->device().index();
+    auto device = (int64_t)(tensor->is_cpu() ? 255 : (uint8_t)tensor->device().index());
     key.push_back(dtype << 32 | device << 24 | alignment << 16 | (int64_t)sizes.size());
     key.append(sizes.begin(), sizes.end());
     key.append(strides.begin(), strides.end());
@@ -276,8 +284,9 @@ inline Key key_of(Wanted wanted, c10::ArrayRef<double> numbers, const Operands& 
   return key;
 }
 
-// The calls of one direction.
+// The calls of one direction: at most so many, of which the oldest go.
 struct Calls {
+  using Call = std::shared_ptr<const Prepared>;
   struct Hash {
     size_t operator()(const Key& key) const {
       uint64_t hash = key.size();
@@ -285,13 +294,33 @@ struct Calls {
       return hash;
     }
   };
+  size_t most = 1;
   std::mutex guard;  // backwards look here without Python's lock
-  std::unordered_map<Key, std::shared_ptr<const Prepared>, Hash> known;
+  std::unordered_map<Key, Call, Hash> known;
+  std::deque<Key> order;
 
-  std::shared_ptr<const Prepared> find(const Key& key) {
+  Call find(const Key& key) {
     std::lock_guard<std::mutex> lock(guard);
     auto found = known.find(key);
     return found == known.end() ? nullptr : found->second;
+  }
+
+  void keep(const Key& key, Call call) {
+    Call gone;  // which goes when nobody waits
+    std::lock_guard<std::mutex> lock(guard);
+    auto [place, is_new] = known.try_emplace(key);
+    if (is_new) order.push_back(key);
+    std::swap(place->second, call);
+    if (known.size() <= most) return;
+    gone = std::move(known.extract(order.front()).mapped());
+    order.pop_front();
+  }
+
+  void forget() {
+    decltype(known) all;
+    std::lock_guard<std::mutex> lock(guard);
+    known.swap(all);
+    order.clear();
   }
 };
 

@@ -28,9 +28,9 @@ using NodePointer = decltype(Edge::function);  // a shared_ptr, or in newer rele
 // A norm as a function of tensors: its calls, and how its gradients are made.
 struct Function {
   std::string name;
-  size_t operand_count, least_operands;
+  size_t least_operands;
   std::vector<bool> is_state, is_updated;
-  std::vector<PyObject*> attrs;  // interned names
+  std::vector<py::object> attrs;  // interned names
   std::vector<double> defaults;
   bool widened;  // by autocast
   uint64_t plain, recorded;          // the results to compute without and with a node
@@ -40,8 +40,8 @@ struct Function {
   std::vector<size_t> typed;  // operands of which only the element type is kept, for their gradients
   std::vector<std::pair<bool, size_t>> taken;  // by the backward: cotangents, or else of what was kept
   std::vector<int> gradients;  // for each operand its place in the results of the backward; -1: none
-  PyObject* slow;  // (what was kept, numbers, cotangents, which are needed, types) -> gradients
-  PyObject* together;  // a tuple of outputs -> what a call returns, or None where there is one
+  py::object slow;  // (what was kept, numbers, cotangents, which are needed, types) -> gradients
+  py::object together;  // a tuple of outputs -> what a call returns, or None where there is one
 };
 
 // Whether a transform or a mode is there that wants to see operators.
@@ -77,13 +77,13 @@ struct Recorded final : Node {
     const Function& norm = *function;
     std::vector<bool> needed = all_needed();
     Wanted wanted{};
-    for (size_t i = 0; i < norm.operand_count; i++)
+    for (size_t i = 0; i < norm.is_state.size(); i++)
       if (needed[i] && norm.gradients[i] >= 0) wanted.results |= uint64_t(1) << norm.gradients[i];
     for (size_t i = 0; i < types.size(); i++)
       if (needed[norm.typed[i]]) wanted.types.emplace_back(norm.gradients[norm.typed[i]], types[i]);
     bool any = false;
     for (auto [is_cotangent, place] : norm.taken) any |= is_cotangent && cotangents[place].defined();
-    variable_list found(norm.operand_count);
+    variable_list found(norm.is_state.size());
     if (!any) return found;
     variable_list kept = unpacked();
     // What is turned off does not matter, and engines turn off names: nothing is recorded any more.
@@ -98,7 +98,7 @@ struct Recorded final : Node {
     Results made;
     if (!prepared || !run(*prepared, operands, made))
       return slowly(norm, numbers, types, kept, cotangents, needed);
-    for (size_t i = 0; i < norm.operand_count; i++)
+    for (size_t i = 0; i < norm.is_state.size(); i++)
       if (needed[i] && norm.gradients[i] >= 0) found[i] = made[norm.gradients[i]];
     return found;
   }
@@ -147,7 +147,7 @@ struct Recorded final : Node {
 
   std::vector<bool> all_needed() const {
     std::vector<bool> needed;
-    for (size_t i = 0; i < function->operand_count; i++) needed.push_back(task_should_compute_output(i));
+    for (size_t i = 0; i < function->is_state.size(); i++) needed.push_back(task_should_compute_output(i));
     return needed;
   }
 
@@ -155,7 +155,6 @@ struct Recorded final : Node {
   static variable_list slowly(const Function& norm, c10::ArrayRef<double> numbers,
                               c10::ArrayRef<at::ScalarType> types, const variable_list& kept,
                               const variable_list& cotangents, const std::vector<bool>& needed) {
-    namespace py = pybind11;
     py::gil_scoped_acquire gil;
     auto told = [](const variable_list& tensors) {
       py::tuple made(tensors.size());
@@ -172,7 +171,7 @@ struct Recorded final : Node {
     for (size_t i = 0; i < needed.size(); i++) PyTuple_SET_ITEM(flags.ptr(), i, PyBool_FromLong(needed[i]));
     py::tuple given = told(kept), arrived = told(cotangents);
     auto made = py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
-        norm.slow, given.ptr(), values.ptr(), arrived.ptr(), flags.ptr(), dtypes.ptr(), nullptr));
+        norm.slow.ptr(), given.ptr(), values.ptr(), arrived.ptr(), flags.ptr(), dtypes.ptr(), nullptr));
     if (!made) raise_set_error();
     variable_list found(needed.size());
     for (size_t i = 0; i < needed.size(); i++) {

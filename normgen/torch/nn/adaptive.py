@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from normgen.torch.nn.functions import function
+from normgen.torch.loading import function
 from normgen.torch.nn.shapes import check_normalized, flat
 from normgen.torch.nn.whole import Whole, are_tensors, instead
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from normgen.torch.nn.functions import function
+from normgen.torch.loading import function
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
 from normgen.torch.nn.statistics import with_statistics

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from normgen.torch.loading import function
 from normgen.torch.nn.channels import grouped
-from normgen.torch.nn.functions import function
 from normgen.torch.nn.precision import kernel_eps
 from normgen.torch.nn.shapes import check_normalized, flat
 from normgen.torch.nn.whole import Whole, are_tensors, instead

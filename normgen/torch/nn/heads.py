@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from normgen.torch.nn.functions import function
+from normgen.torch.loading import function
 from normgen.torch.nn.precision import kernel_eps
 from normgen.torch.nn.whole import Whole, are_tensors, instead
 

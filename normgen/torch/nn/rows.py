@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normgen.torch.nn.functions import function
+from normgen.torch.loading import function
 from normgen.torch.nn.precision import has_kernels, kernel_eps
 from normgen.torch.nn.shapes import check_normalized, flat
 from normgen.torch.nn.whole import Whole, instead

@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from normgen.torch.autocast import full
-from normgen.torch.nn.functions import function
+from normgen.torch.loading import function
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.texts import LOG_SOFTMAX, SOFTMAX
 from normgen.torch.nn.whole import Whole, instead

@@ -16,7 +16,7 @@ from normgen.ir.program import Definition, Program, Tensor
 from normgen.runtime.norm import Norm
 from normgen.torch.dtypes import TYPES
 from normgen.torch.function import NormFunction
-from normgen.torch.nn.functions import function
+from normgen.torch.loading import function
 from normgen.torch.nn.sizes import Sizes, shapes
 from normgen.torch.nn.statistics import narrowed, widened
 from normgen.torch.nn.whole import Whole, are_tensors, instead

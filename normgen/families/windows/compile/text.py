@@ -75,7 +75,7 @@ class WindowsText(KernelText):
         """A printer that knows operands by `values`, and windowed sums with an index behind."""
         names = super().printer(dict(values)).names | self.constants
         names |= {node: name + sum_index for node, name in self.sums.items()}
-        return Printer(names, {t: f"{i}_t" for t, i in self.ids.items()})
+        return Printer(names, self.types)
 
     def constant_lines(self) -> list[str]:
         """Statements that compute the values without axes."""
