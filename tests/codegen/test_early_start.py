@@ -1,0 +1,140 @@
+"""What a GPU runs of kernels that may start early: no access to memory before the wait, by the machine code.
+
+ptxas moves loads of memory that nobody may write above the wait, whatever stands in PTX. So texts of every
+form are compiled to machine code and taken apart by nvdisasm.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from normgen import bundled
+from normgen.codegen.package import package
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.cuda.nvrtc import Nvrtc, find_nvrtc
+from normgen.dsl import load_definition
+from normgen.errors import ToolchainMissing
+from normgen.launching.launch import Launch
+from normgen.package.device_functions import inlined
+from normgen.runtime.planning.choose import candidates
+from tests.codegen.norms import H200
+from tests.sampling import sampled
+from tests.test_snapshot import ATTRS, binding_of, lengths_of
+
+# Their kernels have every form of every family.
+SPECS = (
+    "layernorm", "add_rmsnorm", "softmax", "softmax2d", "batchnorm", "batchnorm_channels_last",
+    "groupnorm_channels_last", "layernorm2d", "local_response_norm", "rmsnorm_fp8", "adaln_modulate",
+)  # fmt: skip
+# (element type, length of the last axis, of the others, elements after each row): calls with other forms.
+CALLS = (
+    ("bf16", 7, 13, 0), ("f32", 4096, 64, 0), ("bf16", 333, 5, 0), ("f32", 65536, 8, 0),
+    ("bf16", 4097, 300, 0), ("bf16", 262144, 4, 0), ("bf16", 4096, 9000, 0), ("f16", 1030, 16, 2),
+)  # fmt: skip
+CASES = [
+    *(("sm_90", name) for name in SPECS),
+    *((arch, name) for arch in ("sm_100", "sm_120") for name in ("layernorm", "batchnorm", "layernorm2d")),
+]
+MEMORY = re.compile(r"(LDG|STG|LDGSTS|UBLKCP|UBLKPF|ATOM|ATOMG|RED|REDG|LD|ST)(\.|$)")
+OPERATION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+DISASSEMBLER = "nvdisasm"  # a part of the toolkit, and a wheel: nvidia-cuda-nvdisasm
+
+
+def find_disassembler() -> str:
+    """The path of nvdisasm, of a toolkit or of the wheel. Skips a test where there is none."""
+    if found := shutil.which(DISASSEMBLER):
+        return found
+    wheels = (found for folder in sys.path for found in Path(folder).glob(f"nvidia/cu*/bin/{DISASSEMBLER}"))
+    for path in wheels:
+        if not os.access(path, os.X_OK):  # wheels come without that bit
+            path.chmod(0o755)
+        return str(path)
+    pytest.skip("what ptxas makes of the waits was not looked at: nvdisasm is missing")
+
+
+def machine_code(source: str, arch: str, folder: Path) -> list[str]:
+    """The operations of a text's kernel, in order."""
+    cubin = folder / "kernel.cubin"
+    try:
+        find_nvcc()
+        cubin.write_bytes(compile_text(source, arch)[0])
+    except ToolchainMissing:
+        try:
+            find_nvrtc()
+        except ToolchainMissing as reason:
+            pytest.skip(f"what ptxas makes of the waits was not looked at: {reason}")
+        cubin.write_bytes(Nvrtc().build(inlined(source), arch, "cubin"))
+    command = [find_disassembler(), "-c", str(cubin)]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return OPERATION.findall(listing)
+
+
+def faults_of(operations: list[str]) -> list[str]:
+    """What a kernel that may start early must not do."""
+    if "ACQBULK" not in operations:
+        return ["never waits"]
+    early = [each for each in operations[: operations.index("ACQBULK")] if MEMORY.match(each)]
+    constant = [each for each in operations if each.startswith("LDG") and "CONSTANT" in each]
+    return [f"{each} before the wait" for each in early] + [f"{each}: not coherent" for each in constant]
+
+
+def every_form(name: str, arch: str) -> Iterator[Launch]:
+    """A launch of each kernel of a spec in each of its forms, for one or the other call."""
+    device = replace(H200, arch=arch, programmatic=True)
+    made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
+    found: set[str] = set()
+    for direction in filter(None, (made.forward, made.backward)):
+        for dtype, size, rest, gap in CALLS:
+            bound = binding_of(direction, dtype, lengths_of(made, direction, size, rest), gap)
+            for strategy in direction.strategies:
+                for offers in candidates(strategy, bound, device):
+                    for offer in islice(offers, 40):
+                        for launch in offer.lowered.launches:
+                            if launch.entry not in found:
+                                found.add(launch.entry)
+                                yield launch
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("case", sampled(CASES, SPECS.index("softmax2d")))
+def test_no_form_touches_memory_before_it_has_waited(case: tuple[str, str], tmp_path: Path) -> None:
+    find_disassembler()
+    arch, name = case
+    faults = {}
+    for launch in every_form(name, arch):
+        assert launch.programmatic
+        faults[launch.entry] = faults_of(machine_code(launch.source, arch, tmp_path))
+    assert faults and not {entry: found for entry, found in faults.items() if found}
+
+
+def test_what_is_a_fault() -> None:
+    sound = ["LDC.64", "ACQBULK", "LDG.E.128", "STG.E"]
+    assert not faults_of(sound)
+    assert faults_of(["LDG.E", *sound]) == ["LDG.E before the wait"]
+    assert faults_of(["UBLKCP.S.G", *sound]) == ["UBLKCP.S.G before the wait"]
+    assert faults_of([*sound, "LDG.E.CONSTANT"]) == ["LDG.E.CONSTANT: not coherent"]
+    assert faults_of(["LDG.E"]) == ["never waits"]
+
+
+@pytest.mark.nvcc
+def test_restricted_memory_is_found_in_the_machine_code(tmp_path: Path) -> None:
+    text = """
+extern "C" __global__ void early(const float* __restrict__ x, float* __restrict__ y) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    y[threadIdx.x] = x[threadIdx.x] + 1.f;
+}
+"""
+    sound = text.replace("const float* __restrict__", "const float*")
+    assert faults_of(machine_code(text, "sm_90", tmp_path)) == ["LDG.E.CONSTANT: not coherent"]
+    assert not faults_of(machine_code(sound, "sm_90", tmp_path))
+    assert faults_of(machine_code(sound.replace("griddepcontrol.wait;", ""), "sm_90", tmp_path))
