@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.gpu.calls import MODES, Call, Made, check, differentiate, forward, pl
 from tests.gpu.layouts import LAYOUTS, OWN
 from tests.torch.drawing import variants
 
+BOUT = 20  # calls that are made before others are drawn
 WAITING = 3  # calls whose backward is still to come, at most
 
 
@@ -30,29 +32,32 @@ class Sizes:
 
 
 ON_GPU = Sizes(
-    (0, 1, 2, 3, 5, 8, 17, 64, 256, 1000), (1, 2, 7, 8, 31, 64, 100, 257, 512, 1000, 1024, 4096), 1 << 17
+    (1, 2, 3, 5, 8, 17, 64, 256, 1000), (1, 2, 7, 8, 31, 64, 100, 257, 512, 1000, 1024, 4096), 1 << 17
 )
-ON_HOST = Sizes((0, 1, 2, 3, 5), (1, 2, 7, 8, 16, 33), 1 << 9)
+ON_HOST = Sizes((1, 2, 3, 5), (1, 2, 7, 8, 16, 33), 1 << 9)
 
 
 def draw_call(random: Random, sizes: Sizes, names: tuple[str, ...] | None = None) -> Call:
-    """Any call."""
+    """Any call that has gradients."""
     spec, attrs = random.choice([v for v in variants() if names is None or v[0] in names])
-    call = Call(spec, tuple(attrs.items()))
-    for change in (_lengths, _dtypes, _mode):
-        call = change(random, call, sizes)
+    call = _dtypes(random, _lengths(random, Call(spec, tuple(attrs.items())), sizes), sizes)
     for _ in range(random.randrange(3)):
-        call = random.choice((_layout, _left_out, _wrt))(random, call, sizes)
+        call = random.choice((_layout, _left_out, _scalars))(random, call, sizes)
     return call
 
 
-def neighbour(random: Random, call: Call, sizes: Sizes) -> Call:
-    """A call that differs in one thing."""
-    for _ in range(20):
-        found = random.choice(_CHANGES)(random, call, sizes)
-        if found != call:
-            return found
-    return call
+def neighbours(random: Random, call: Call, sizes: Sizes, many: int) -> list[Call]:
+    """Calls that each differ from one in one thing, every time another as long as there are more."""
+    found: list[Call] = []
+    changes: list[Callable[[Random, Call, Sizes], Call]] = []
+    for _ in range(20 * many):
+        changes = changes or random.sample(_CHANGES, len(_CHANGES))
+        other = changes.pop()(random, call, sizes)
+        if other not in (call, *found):
+            found.append(other)
+        if len(found) == many:
+            break
+    return found
 
 
 def _lengths(random: Random, call: Call, sizes: Sizes) -> Call:
@@ -122,21 +127,24 @@ _CHANGES: tuple[Callable[[Random, Call, Sizes], Call], ...] = (
 def draw_sequence(
     random: Random, sizes: Sizes, steps: int, names: tuple[str, ...] | None = None
 ) -> Iterator[Call]:
-    """Calls of a few kinds in turns, each with numbers of its own."""
-    kinds = [draw_call(random, sizes, names) for _ in range(2)]
-    while len(kinds) < max(3, steps // 5):
-        kinds.append(neighbour(random, random.choice(kinds), sizes))
-    for seed in range(steps):
-        yield replace(random.choice(kinds), seed=seed)
+    """Calls that come in turn with some of their neighbours, each with numbers of its own."""
+    seeds = count()
+    for done in range(0, steps, BOUT):
+        left = min(BOUT, steps - done)
+        call = draw_call(random, sizes, names)
+        others = neighbours(random, call, sizes, left // 2)
+        kinds = [call, call, *others]  # the second call is known, when others come
+        kinds += random.choices(kinds, k=max(0, left - len(kinds)))
+        yield from (replace(kind, seed=next(seeds)) for kind in kinds[:left])
 
 
 def play(calls: Iterator[Call], random: Random, device: str, around: Callable[[], Any] = nullcontext) -> int:
     """Make these calls, some backwards later than others, and check each. `around`: what surrounds a call.
     Returns how many there were."""
     waiting: list[Made] = []
-    count = 0
+    made_so_far = 0
     for call in calls:
-        count += 1
+        made_so_far += 1
         with around():
             waiting.append(forward(place(call, device)))
         while len(waiting) > random.randrange(WAITING + 1):
@@ -144,7 +152,7 @@ def play(calls: Iterator[Call], random: Random, device: str, around: Callable[[]
             finish(made, random, around)
     for made in waiting:
         finish(made, random, around)
-    return count
+    return made_so_far
 
 
 def finish(made: Made, random: Random, around: Callable[[], Any]) -> None:
