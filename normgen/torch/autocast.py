@@ -11,6 +11,8 @@ from functools import cache
 
 import torch
 
+from normgen.torch.private import fake_mode
+
 _WIDENED = frozenset(
     (
         "layernorm",
@@ -37,13 +39,14 @@ widened._dynamo_marked_constant = True  # type: ignore[attr-defined]
 @cache
 def _widens_rms_norm() -> bool:
     """Whether the PyTorch that is here does so for its `rms_norm`, found out without a GPU."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
+    mode = fake_mode()
+    if mode is None:
+        return False
     enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:
-        with FakeTensorMode():
+        with mode:
             x = torch.empty(2, device="cuda", dtype=torch.bfloat16)
             return torch.nn.functional.rms_norm(x, (2,), x).dtype is torch.float32
     finally:

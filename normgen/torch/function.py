@@ -8,6 +8,7 @@ import torch
 
 from normgen.package.direction import result_tuple, tuple_name
 from normgen.runtime.norm import Norm
+from normgen.torch import private
 from normgen.torch.autocast import full, widened
 from normgen.torch.autograd import call
 from normgen.torch.calls import Tensors, Wanted
@@ -34,6 +35,8 @@ class NormFunction:
     and float64 by the spec's own mathematics.
     """
 
+    _fast: Fast | None = None  # the calls that are known, in C++
+
     def __init__(self, norm: Norm) -> None:
         self.norm = norm
         self.__name__ = norm.name
@@ -48,7 +51,6 @@ class NormFunction:
         self._wanted = Wanted(step.outputs)
         self._signature = Signature(norm.package, step)
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
-        self._fast: Fast | None = None  # the calls that are known, in C++
         self._all = _tuple(norm.name, "forward", step.results)
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
@@ -59,9 +61,8 @@ class NormFunction:
                     self._fast = self._in_extension()
             elif (made := self._fast(*operands, **named)) is not None:
                 return made
-        signature = self._signature
-        operands, numbers = signature.simple(operands, named) or signature.bind(operands, named)
-        if torch._C._is_any_autocast_enabled():
+        operands, numbers = self._signature.bind(operands, named)
+        if private.may_autocast():
             operands = self._cast(operands)
         made = call(self._step, operands, numbers, self._wanted)
         return made[0] if self._tuple is None else self._tuple._make(made[: len(self._outputs)])

@@ -12,12 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import _VF
-from torch._functorch.pyfunctorch import TransformType, retrieve_current_functorch_interpreter
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
+from normgen.torch import private
 from normgen.torch.batching import batched, check_states
 from normgen.torch.calls import Wanted
 from normgen.torch.gradients import gradients, keep, tangents
@@ -68,31 +64,29 @@ def _register(step: Step) -> Any:
         return _single(made), _single(places)
 
     register.impl(name, compute, "CompositeExplicitAutograd")
-    register.impl(name, _recording(step, operator), "Autograd", with_keyset=True)
+    if private.LEVELS is not None:
+        register.impl(name, _recording(step, operator, private.LEVELS), "Autograd", with_keyset=True)
+    else:
+        _record_plainly(step, f"{NAMESPACE}::{name}", register)
     torch.library.register_fake(f"{NAMESPACE}::{name}", imagine, lib=register)
     torch.library.register_vmap(f"{NAMESPACE}::{name}", batch, lib=register)
     return operator
 
 
-def _recording(step: Step, operator: Any) -> Callable[..., Any]:
+def _recording(step: Step, operator: Any, levels: private.Levels) -> Callable[..., Any]:
     """The operator where PyTorch records, at one level of `torch.func`'s transforms as built-in ones do."""
     count = len(step.operands)
 
-    def below(keyset: Any, given: tuple[Any, ...]) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *given)
-
-    class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
+    class Recorded(levels.function):  # type: ignore[misc,name-defined]
         @staticmethod
         def forward(ctx: Any, keyset: Any, *given: Any) -> Any:
             rest, wanted = _sorted(step, given)
             computed = step.recorded(wanted).computed
-            with torch.enable_grad(), _set_fwd_grad_enabled(True):  # for transforms around this one
-                made = _several(below(keyset, (*rest, *_asked(step, computed))))
+            with torch.enable_grad(), levels.tangents(True):  # for transforms around this one
+                made = _several(levels.below(operator, keyset, (*rest, *_asked(step, computed))))
             keep(step, ctx, tuple(rest[:count]), tuple(rest[count:]), made)
             constants = (*(made[place] for place in step.constants), *made[len(step.results) :])
             ctx.mark_non_differentiable(*[each for each in constants if each is not None])
-            ctx.given = len(given)
             ctx.asked = mask = [name in wanted.names for name in step.results]
             ctx.save_for_forward(*rest[:count], *made[: len(step.results)])
             asked = [*mask, *[True] * len(step.updated)]
@@ -100,44 +94,63 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-            needed = ctx.needs_input_grad[1 : 1 + count]
-            found = gradients(step, ctx, cotangents[: len(step.results)], needed, call)
-            return (None, *found, *[None] * (ctx.given - count))
+            return (None, *_gradients(step, ctx, cotangents, ctx.needs_input_grad[1:]))
 
         @staticmethod
         def jvp(ctx: Any, _: Any, *given: Any) -> Any:
-            known = [t if t is None else _VF._unpack_dual(t, level=_LEVEL)[0] for t in ctx.saved_tensors]
-            with torch.enable_grad(), _set_fwd_grad_enabled(True):
+            known = [t if t is None else private.unpack_dual(t)[0] for t in ctx.saved_tensors]
+            with torch.enable_grad(), levels.tangents(True):
                 found = tangents(step, known, ctx.numbers, given[:count], call)
             made = [each if ask else None for each, ask in zip(found, ctx.asked, strict=True)]
             return _single((*made, *[None] * len(step.updated)))
 
+        @staticmethod
+        def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
+            """What a backward depends on beside tensors, for who traces it."""
+            others = hash((ctx.numbers, tuple(ctx.asked), getattr(ctx, "types", None)))
+            return ctx._autograd_function_id, others % 2**63
+
     def record(keyset: Any, *given: Any) -> Any:
         settle()
-        forward = _in_forward_mode()
-        if any(t is not None and _is_differentiated(t, forward) for t in given[:count]):
-            with enable_single_level_autograd_function():
+        forward = levels.in_forward_mode()
+        if recorded(given[:count]) or (forward and any(map(_has_tangent, given[:count]))):
+            with levels.recording():
                 return Recorded.apply(keyset, *given)
-        return below(keyset, given)
+        return levels.below(operator, keyset, given)
 
     Recorded.__name__ = Recorded.__qualname__ = step.name
     return record
 
 
-def _is_differentiated(tensor: torch.Tensor, forward: bool) -> bool:
-    if tensor.requires_grad and torch.is_grad_enabled():
-        return True
-    return forward and _VF._unpack_dual(tensor, level=_LEVEL)[1] is not None
+def _record_plainly(step: Step, name: str, register: torch.library.Library) -> None:
+    """Record an operator that is asked for all that its derivative takes."""
+    count = len(step.operands)
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        keep(step, ctx, inputs[:count], inputs[count : count + len(step.attrs)], _several(output))
+
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        needed: tuple[bool, ...] = ctx.needs_input_grad
+        return _gradients(step, ctx, cotangents, needed)
+
+    torch.library.register_autograd(name, backward, setup_context=setup, lib=register)
 
 
-def _in_forward_mode() -> bool:
-    """Whether tensors may have tangents, in eager mode or at this level of transforms."""
-    if torch._C._are_functorch_transforms_active():
-        return bool(retrieve_current_functorch_interpreter().key() == TransformType.Jvp)
-    return bool(forward_ad._current_level >= 0)
+def _gradients(
+    step: Step, ctx: Any, cotangents: tuple[Any, ...], needed: tuple[bool, ...]
+) -> tuple[Any, ...]:
+    """Of all that an operator is given."""
+    found = gradients(step, ctx, cotangents[: len(step.results)], needed[: len(step.operands)], call)
+    return (*found, *[None] * (len(needed) - len(step.operands)))
 
 
-_LEVEL = 0  # PyTorch has no other of forward mode
+def recorded(tensors: Sequence[Any]) -> bool:
+    """Whether PyTorch records what is done with these."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _has_tangent(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and private.unpack_dual(tensor)[1] is not None
 
 
 _LIBRARIES: list[torch.library.Library] = []  # operators live as long as what has registered them
@@ -145,6 +158,8 @@ _LIBRARIES: list[torch.library.Library] = []  # operators live as long as what h
 
 def call(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: Wanted) -> tuple[Any, ...]:
     """The results of a step by its operator. States are written."""
+    if private.LEVELS is None and recorded(tensors):
+        wanted = step.recorded(wanted).computed
     made = _several(step.operator(*tensors, *numbers, *_asked(step, wanted)))
     for name, new in zip(step.updated, made[len(step.results) :], strict=True):
         state = tensors[step.operands.index(name)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from normgen.launching.layout import REST
 from normgen.package.records import TensorRecord
+from normgen.torch.private import sharding_schemas
 from normgen.torch.steps import Step
 
 if TYPE_CHECKING:
@@ -30,16 +31,17 @@ def settle() -> None:
     """Register what has been announced, if there are DTensors."""
     if not _WAITING or "torch.distributed.tensor" not in sys.modules:
         return
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
     from torch.distributed.tensor.experimental import register_sharding
 
-    known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+    schemas = sharding_schemas()
+    if schemas is None:
+        return
+    known, schema = schemas
     while _WAITING:
         step = _WAITING.pop()
         register_sharding(step.operator)(_rule(step))
         # Placements are found again by what follows the tensors too: which results are wanted.
-        known[step.operator] = RuntimeSchemaInfo(len(step.operands), needs_pytree=True)
+        known[step.operator] = schema(len(step.operands), needs_pytree=True)
 
 
 def _rule(step: Step) -> Any:

@@ -27,37 +27,9 @@ class Signature:
         self._required = tuple(name for name in step.operands if name in step.direction.required)
         self._states = tuple(name for name in step.operands if step.direction.operands[name].role == "state")
         self.defaults: tuple[Any, ...] = tuple(self._defaults.values())
-        count = len(step.operands)
-        simple = range(count + 1) if None not in self.defaults else ()
-        # What follows as many operands, where these are all that a call must give.
-        self._missing: dict[int, Tensors] = {
-            given: (None,) * (count - given)
-            for given in simple
-            if set(self._required) <= set(step.operands[:given])
-        }
-        # The fewest operands of such a call; None where there is none, since a number is needed too.
-        self.least = min(self._missing, default=None)
-        self._places = {attr.name: place for place, attr in enumerate(step.attrs)}
-        self._state_places = tuple(step.operands.index(name) for name in self._states)
-
-    def simple(self, operands: Tensors, named: dict[str, Any]) -> tuple[Tensors, Numbers] | None:
-        """The same as `bind`, sooner, for operands by position and floats by name; None for other calls."""
-        missing = self._missing.get(len(operands))
-        if missing is None:
-            return None
-        tensors = operands + missing
-        for place in self._state_places:
-            if tensors[place] is not None and tensors[place].requires_grad:
-                return None
-        if not named:
-            return tensors, self.defaults
-        numbers = [*self.defaults]
-        for name, value in named.items():
-            attr = self._places.get(name)
-            if attr is None or type(value) is not float:
-                return None
-            numbers[attr] = value
-        return tensors, tuple(numbers)
+        # The fewest operands that a call must give by position; None where it needs a number too.
+        count = 1 + max((step.operands.index(name) for name in self._required), default=-1)
+        self.least = None if None in self.defaults else count
 
     def bind(self, operands: Tensors, named: dict[str, Any]) -> tuple[Tensors, Numbers]:
         """Operands and numbers in order."""

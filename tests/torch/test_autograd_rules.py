@@ -158,6 +158,8 @@ def test_compiled_autograd_follows_a_recorded_norm(load):
         same(gradients(norm, operands), want)
     with enable(torch.compile(backend="aot_eager", fullgraph=True)):
         same(gradients(norm, operands), want)
+        for eps in (0.5, 2.0, 0.5):  # which is no tensor, and yet part of what is traced
+            same(*(gradients(partial(each, eps=eps), operands) for each in (norm, rms)))
 
 
 @pytest.mark.parametrize(("name", "theirs"), (("rmsnorm", rms), ("softmax", lambda x: x.softmax(-1))))

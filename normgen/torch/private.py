@@ -1,0 +1,104 @@
+"""What normgen uses of PyTorch beside its public interface, and what it does where a release lacks that."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+
+def _find(home: str, *names: str) -> list[Any] | None:
+    """What a module has under some names; None where it lacks one of them."""
+    try:
+        module = importlib.import_module(home)
+        return [getattr(module, name) for name in names]
+    except (ImportError, AttributeError):
+        return None
+
+
+class Levels(NamedTuple):
+    """What operators take to be recorded at one level of `torch.func`'s transforms, as built-in ones are."""
+
+    function: Any  # a class like torch.autograd.Function
+    recording: Callable[[], Any]  # a context in which its `apply` records
+    tangents: Callable[[bool], Any]  # a context with forward mode on
+    below: Callable[..., Any]  # (operator, dispatch keys, arguments) -> what the operator does unrecorded
+    in_forward_mode: Callable[[], bool]  # whether tensors may have tangents at this level
+
+
+def _levels() -> Levels | None:
+    single = _find("torch.autograd.function", "_SingleLevelFunction")
+    recording = _find("torch._functorch.utils", "enable_single_level_autograd_function")
+    tangents = _find("torch.autograd.forward_ad", "_set_fwd_grad_enabled")
+    dispatch = _find("torch._C", "_AutoDispatchBelowAutograd", "_after_autograd_keyset")
+    transforms = _find(
+        "torch._functorch.pyfunctorch", "TransformType", "retrieve_current_functorch_interpreter"
+    )
+    if not (single and recording and tangents and dispatch and transforms and _ACTIVE):
+        return None
+    unrecorded, after = dispatch
+    kinds, interpreter = transforms
+    active = _ACTIVE[0]
+
+    def below(operator: Any, keys: Any, given: tuple[Any, ...]) -> Any:
+        with unrecorded():
+            return operator.redispatch(keys & after, *given)
+
+    def in_forward_mode() -> bool:
+        return bool(interpreter().key() == kinds.Jvp) if active() else has_tangents()
+
+    return Levels(single[0], recording[0], tangents[0], below, in_forward_mode)
+
+
+_ACTIVE = _find("torch._C", "_are_functorch_transforms_active", "_len_torch_dispatch_stack")
+_KEYS = _find("torch._C", "_dispatch_keys", "_parse_dispatch_key")
+_AUTOCAST = _find("torch._C", "_is_any_autocast_enabled")
+_VF = _find("torch", "_VF")
+LEVELS = _levels()  # without: torch.library.register_autograd, which knows no forward mode
+
+
+def watched() -> bool:
+    """Whether a transform or a mode is there, which sees operators alone; or that cannot be told."""
+    return _ACTIVE is None or any(active() for active in _ACTIVE)
+
+
+def has_tangents() -> bool:
+    """Whether forward mode is on, or that cannot be told."""
+    return int(getattr(forward_ad, "_current_level", 0)) >= 0
+
+
+def unpack_dual(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A tensor without its tangent, and that, also while transforms are compiled, which count no levels."""
+    made: Any = forward_ad.unpack_dual(tensor) if _VF is None else _VF[0]._unpack_dual(tensor, level=0)
+    return made[0], made[1]
+
+
+def is_batch(tensor: torch.Tensor) -> bool:
+    """Whether it is a batch of the older vmap, that of `torch.autograd.grad(..., is_grads_batched=True)`."""
+    return _KEYS is not None and bool(_KEYS[0](tensor).has(_KEYS[1]("Batched")))
+
+
+def may_autocast() -> bool:
+    """Whether autocast is on for some device, or that cannot be told."""
+    return _AUTOCAST is None or bool(_AUTOCAST[0]())
+
+
+def fake_mode() -> Any:
+    """The mode of tensors without values; None where there is none."""
+    found = _find("torch._subclasses.fake_tensor", "FakeTensorMode")
+    return None if found is None else found[0]()
+
+
+def sharding_schemas() -> tuple[dict[Any, Any], Any] | None:
+    """What PyTorch knows operators by where it shards them, and the type of that; None where it has neither:
+    then it knows no operator of ours."""
+    try:
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+
+        return DTensor._op_dispatcher.sharding_propagator.op_to_schema_info, RuntimeSchemaInfo
+    except (ImportError, AttributeError):
+        return None
