@@ -9,6 +9,9 @@ all axes of the kernel, the same strides, the same address. Why that is sound:
   or segment, and what it found of a part that came in the meantime is nothing (cooperative.cuh). Thread
   groups beyond the last row read no elements. What the pipeline fetches ahead is of the thread group's own
   rows to come, and is taken from shared memory from then on.
+- Misaligned rows are read by aligned words, in which neighbours have elements too, of this row or the next.
+  These may have been stored by then: their values are read and not used, and stores leave the elements
+  between them as they are. (The host executor reads the elements that are used, one by one.)
 - A multiprocessor's cache is not told of what others store. A copy that was fetched before the element's only
   store holds the old value, which is the one that all reads before that store want; after it there are none.
   Other elements of the same cache line do not matter either: until their own store their old value is the

@@ -54,22 +54,34 @@ struct RowPipeline<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int stage, int word) {
         return base + ((stage * (THREADS / LANES) + int(threadIdx.x) / LANES) * (SLICE + 1) + word) * 16;
     }
+    // The columns that a slice's lanes use: of its vectors, or of its words (EVEN), and in the word
+    // after it the end of its last vector.
+    struct Used {
+        int from, to;
+        __device__ __forceinline__ explicit Used(int begin, int shift)
+            : from(begin + (EVEN ? 0 : shift)), to(begin + OWN * EACH + shift) {
+            if (from < 0) from = 0;
+            if (to > LENGTH) to = LENGTH;
+        }
+        __device__ __forceinline__ Used() : from(0), to(LENGTH) {}  // all of the row
+    };
     // `last`: whether memory may end where the row does. Then the row's last word is read by
     // elements. (A shorter asynchronous copy is no alternative: ptxas may widen it to 16 bytes.)
     static __device__ __forceinline__ void fill(
         unsigned char* base, int stage, const T* row, int lane, bool last) {
         const int place = lane % LANES;
-        const int begin = Places::column(0, lane - place) - shift_of(row);
+        const int shift = shift_of(row), begin = Places::column(0, lane - place) - shift;
+        const Used used(begin, shift);
 #pragma unroll
         for (int k = 0; k < ITEMS * V::WORDS; ++k) {
             const int column = begin + (k * LANES + place) * EACH;
             const bool needed = (k + 1) * LANES <= OWN || k * LANES + place <= OWN;
-            if (needed && is_copied(column, last, may_end(k))) {
+            if (needed && is_copied(column, last, may_end(k), used)) {
                 async_copy<16>(at(base, stage, k * LANES + place), row + column);
             }
         }
         const int after = begin + SLICE * EACH;
-        if (OWN == SLICE && place == 0 && is_copied(after, last, true)) {
+        if (OWN == SLICE && place == 0 && is_copied(after, last, true, used)) {
             async_copy<16>(at(base, stage, SLICE), row + after);
         }
 #if defined(NORMGEN_HOST)
@@ -79,18 +91,20 @@ struct RowPipeline<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
 #pragma unroll 1
         for (int word = place; word <= OWN; word += LANES) {
             const int column = begin + word * EACH;
-            if (is_copied(column, last, true)) continue;
+            if (is_copied(column, last, true, used)) continue;
 #pragma unroll 1
             for (int i = 0; i < EACH; ++i) {
-                const bool inside = column + i >= 0 && column + i < LENGTH;
+                const bool inside = column + i >= used.from && column + i < used.to;
                 reinterpret_cast<T*>(at(base, stage, word))[i] = inside ? row[column + i] : T(0.f);
             }
         }
     }
-    // Whether the word that begins at a column may be read whole.
-    static __device__ __forceinline__ bool is_copied(int column, bool last, bool may_end) {
+    // Whether the word that begins at a column may be read whole. On the host no element is read
+    // that is not used: it may be stored in place already.
+    static __device__ __forceinline__ bool is_copied(
+        int column, bool last, bool may_end, const Used& used = {}) {
 #if defined(NORMGEN_HOST)
-        return column >= 0 && column + EACH <= LENGTH;
+        return column >= used.from && column + EACH <= used.to;
 #else
         return !may_end || column + (last ? EACH - 1 : 0) < LENGTH;
 #endif
