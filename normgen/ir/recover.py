@@ -13,9 +13,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from fractions import Fraction
 
-from normgen.ir.expr import ONE, add, call, factors, load, mul, power, rebuild, walk
+from normgen.ir.expr import ONE, add, call, factors, load, mul, power, rebuild, reduce, walk
 from normgen.ir.facts import is_nonnegative, is_positive
-from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Load, Mul, Reduce, Scalar, children
+from normgen.ir.nodes import (
+    Add,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Load,
+    Mul,
+    Reduce,
+    Scalar,
+    children,
+    is_stored,
+    tie_of,
+)
 
 Replace = Callable[[Expr, tuple[Expr, ...]], Expr | None]
 
@@ -48,13 +61,14 @@ def without_stops(roots: Iterable[Expr], lets: Mapping[Expr, Expr]) -> dict[Expr
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     """base^exponent * others = value; where `base` is the whole definition, `exponent` is 1 and
-    `others` ONE. `smooth`: no root is taken of the value."""
+    `others` ONE. `smooth`: no root is taken of the value. `kept`: the names of all values that are read."""
 
     base: Expr
     exponent: Fraction
     others: Expr
     value: Expr
     smooth: bool
+    kept: Collection[str]
 
     def power_of_base(self, e: Fraction) -> Expr | None:
         """base^e through the kept value, if that is the same wherever the forward is a number."""
@@ -74,6 +88,8 @@ class _Recipe:
         def replace(node: Expr, new: tuple[Expr, ...]) -> Expr | None:
             if node in frozen:
                 return node
+            if (tie := tie_of(node)) is not None and not self._is_stored(tie[0]):
+                return self._tie(node, *tie, new)
             if node is self.base:
                 return self.power_of_base(Fraction(1))
             if isinstance(node, Mul) and any(b is self.base for b, _ in node.factors):
@@ -82,6 +98,18 @@ class _Recipe:
             return None
 
         return transform(roots, replace)
+
+    def _is_stored(self, value: Expr) -> bool:
+        """Whether the forward looked at the very bits that the backward will."""
+        return is_stored(value) and not any(_is_of(node, self.kept) for node in walk(value))
+
+    @staticmethod
+    def _tie(node: Expr, value: Expr, extreme: Reduce, new: tuple[Expr, ...]) -> Expr:
+        """A comparison with the extreme of the values as the backward computes them: that of the forward is
+        equal to none of them where it rounded otherwise."""
+        assert isinstance(node, Call)
+        computed = new[node.args.index(value)]
+        return call(node.op, computed, reduce(extreme.op, extreme.over, computed))
 
     def _factor(self, base: Expr, e: Fraction, rewritten: Expr) -> Expr:
         found = self.power_of_base(e) if base is self.base else None
@@ -100,6 +128,7 @@ def use_kept(
     `moved`: operands that can no longer be read, and so are recovered themselves.
     """
     image = {node: node for node in walk(*roots, *(d for _, d in kept), *also)}
+    names = frozenset(name for name, _ in kept)
     for name, original in kept:
         value = load(name, original.axes)
         copied = isinstance(image[original], Load)
@@ -107,7 +136,7 @@ def use_kept(
         for recipes in (_recipes, _exponential_recipes):
             best, cost = image, _cost((image[root] for root in roots), moved)
             present = set(walk(*(image[root] for root in roots)))
-            for recipe in recipes(image[original], value, smooth, moved):
+            for recipe in recipes(image[original], value, smooth, moved, names):
                 if recipe.base not in present and not copied:
                     continue  # nothing to replace
                 table = recipe.apply(image.values())
@@ -130,20 +159,22 @@ def _is_of(node: Expr, tensors: Collection[str]) -> bool:
     return isinstance(node, Load) and node.tensor in tensors
 
 
-def _recipes(definition: Expr, value: Expr, smooth: bool, moved: Collection[str]) -> Iterator[_Recipe]:
+def _recipes(
+    definition: Expr, value: Expr, smooth: bool, moved: Collection[str], kept: Collection[str]
+) -> Iterator[_Recipe]:
     """What may be read off a kept value: itself, or a base of a product."""
     if isinstance(definition, Const | Scalar | Extent):
         return
-    yield _Recipe(definition, Fraction(1), ONE, value, smooth)
+    yield _Recipe(definition, Fraction(1), ONE, value, smooth, kept)
     if isinstance(definition, Mul):
         for base, e in definition.factors:
             if children(base) or _is_of(base, moved):
                 rest = [power(b, f) for b, f in definition.factors if b is not base]
-                yield _Recipe(base, e, mul(definition.coefficient, *rest), value, smooth)
+                yield _Recipe(base, e, mul(definition.coefficient, *rest), value, smooth, kept)
 
 
 def _exponential_recipes(
-    definition: Expr, value: Expr, smooth: bool, moved: Collection[str]
+    definition: Expr, value: Expr, smooth: bool, moved: Collection[str], kept: Collection[str]
 ) -> Iterator[_Recipe]:
     """exp(t + c * log(u)) is exp(t) * u^c."""
     if not isinstance(definition, Add):
@@ -151,4 +182,4 @@ def _exponential_recipes(
     powers = [power(t.args[0], c) for t, c in definition.terms if isinstance(t, Call) and t.op == "log"]
     rest = [mul(c, t) for t, c in definition.terms if not (isinstance(t, Call) and t.op == "log")]
     if powers and rest:
-        yield _Recipe(call("exp", add(*rest)), Fraction(1), mul(*powers), call("exp", value), smooth)
+        yield _Recipe(call("exp", add(*rest)), Fraction(1), mul(*powers), call("exp", value), smooth, kept)

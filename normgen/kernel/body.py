@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
-from normgen.ir.nodes import is_condition
+from normgen.ir.nodes import compared_values, is_condition
 from normgen.ir.show import show
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.kept import costly, leaf_of, rounded
@@ -68,6 +68,8 @@ class Body:
             )
         named = [b.expr for b in plan.bindings if b.expr in below and not self.rates.per_row(b.expr)]
         self._hoisted_bindings.update(zip(self.rates.hoist_all(named), named, strict=True))
+        compared = [v for v in compared_values(*below) if not self.rates.per_row(v)]
+        self._compared = [v for v in self.rates.hoist_all(compared) if v not in self._held]
         for k, level in enumerate(levels):
             self._level(k, level)
 
@@ -138,8 +140,24 @@ class Body:
     # elements
 
     def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
-        """The texts of element values; what they share becomes statements of the phase."""
-        definitions, hoisted = share_products([self._without_held(r) for r in self.rates.hoist_all(roots)])
+        """The texts of element values; what they share becomes statements of the phase. A value that is
+        compared with its own extreme is one by itself, that each pass has in the same words."""
+        hoisted = self.rates.hoist_all(roots)
+        present = set(evaluated(*hoisted))
+        apart: dict[Expr, Expr] = {v: leaf_of(v) for v in self._compared if v in present}
+        for value, leaf in apart.items():
+            (text,) = self._element(phase, [value])
+            name = self._names.take(self._number("value"))
+            phase.statements.append(f"const float {name} = {text};")
+            self._printer.names[leaf] = name
+        texts = self._element(phase, [_with_leaves(root, apart) for root in hoisted])
+        for leaf in apart.values():
+            del self._printer.names[leaf]
+        return texts
+
+    def _element(self, phase: Phase, roots: list[Expr]) -> list[str]:
+        """The same of values that are hoisted."""
+        definitions, hoisted = share_products([self._without_held(r) for r in roots])
         nodes = evaluated(*definitions.values(), *hoisted)
         for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self.rates.leaves]:
             if leaf not in self._printer.names:
@@ -208,8 +226,7 @@ class Body:
         names = self._printer.names
         leaves: dict[Expr, Expr] = {n: leaf_of(n) for n in self._held if n in names}
         names.update({leaf: names[n] for n, leaf in leaves.items()})
-        # what was summed up keeps its name, whatever it was made of
-        return rewrite(root, leaves | {n: n for n in walk(root) if isinstance(n, Reduce)})
+        return _with_leaves(root, leaves)
 
     def _hold(self, node: Expr, phase: Phase) -> None:
         """Compute a value that costs much once, and keep it for the passes to come."""
@@ -264,3 +281,8 @@ class Body:
         self.sums.add(phase, level.sums, last=k + 1 == len(self.levels))
         for node in filter(is_missed, level.sums):
             self._printer.names[node] = f"if_finite({self._printer.names[node]})"
+
+
+def _with_leaves(root: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
+    """The value with leaves in place of others; what was summed up keeps its name."""
+    return rewrite(root, {**leaves, **{n: n for n in walk(root) if isinstance(n, Reduce)}})

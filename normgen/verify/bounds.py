@@ -27,7 +27,7 @@ from normgen.dtypes import round_to
 from normgen.ir import expr as ir
 from normgen.ir.expr import Expr
 from normgen.ir.facts import is_nonnegative
-from normgen.ir.nodes import walk_finishing
+from normgen.ir.nodes import tie_of, walk_finishing
 from normgen.ir.primitives import FOLDS, PRIMITIVES
 from normgen.ir.program import Program
 from normgen.ir.space import Space
@@ -109,8 +109,8 @@ class _Walker:
                 return self._window(window, found[arg])
             case ir.Select(condition=condition, then=then, otherwise=otherwise):
                 return rules.select(found[condition], found[then], found[otherwise])
-            case ir.Call(op=op, args=args):
-                return self._call(op, args, [found[arg] for arg in args])
+            case ir.Call(args=args):
+                return self._call(node, [found[arg] for arg in args])
         raise AssertionError(f"no error rule for {type(node).__name__}")
 
     def _constant(self, value: float) -> Estimate:
@@ -127,8 +127,8 @@ class _Walker:
         value, error = (self.space.extract(each, layout)[0] for each in (estimate.value, estimate.error))
         return Estimate(value, error)
 
-    def _call(self, op: str, args: tuple[Expr, ...], found: list[Estimate]) -> Estimate:
-        rules = self.arithmetic
+    def _call(self, node: ir.Call, found: list[Estimate]) -> Estimate:
+        rules, op = self.arithmetic, node.op
         primitive = PRIMITIVES[op]
         if primitive.increasing:
             return rules.increasing(primitive.meaning, found, primitive.roundings)
@@ -148,7 +148,7 @@ class _Walker:
                 a, b = found
                 return Estimate(pick(a.value, b.value), np.maximum(a.error, b.error))
             case "lt" | "le" | "eq" | "ne":
-                return rules.compare(op, found[0], found[1], _is_extreme_of(args[0], args[1]))
+                return rules.compare(op, found[0], found[1], tie_of(node) is not None)
         raise AssertionError(f"no error rule for primitive {op}")
 
     def _reduce(self, op: str, over: frozenset[str], arg: Estimate) -> Estimate:
@@ -177,11 +177,3 @@ class _Walker:
 
 def _rounding(dtype: str) -> Function:
     return lambda values: np.asarray(round_to(values, dtype), dtype=np.float64)
-
-
-def _is_extreme_of(a: Expr, b: Expr) -> bool:
-    """Whether one of the two is the maximum or minimum of the other's elements."""
-    return any(
-        isinstance(whole, ir.Reduce) and whole.op in ("max", "min") and whole.arg is part
-        for whole, part in ((a, b), (b, a))
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from normgen.ir.expr import add, call, const, div, extent, factors, minus, mul, power, reduce, rewrite
-from normgen.ir.nodes import Add, Axes, Call, Expr, Load, Reduce, reductions, walk
+from normgen.ir.nodes import Add, Axes, Call, Expr, Reduce, is_stored, reductions, tie_of, walk
 from normgen.kernel.group import Misfit
 from normgen.kernel.regroup import may_regroup
 
@@ -88,17 +88,7 @@ def chan(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[
 def check_ties(sums: Iterable[Reduce], roots: Iterable[Expr]) -> None:
     """Refuse to compare an extreme with values that another kernel computes anew and may round otherwise:
     none of them might be equal to it, and a gradient that is shared among no elements is NaN."""
-    extremes = {n for n in sums if n.op != "sum" and not _is_stored(n.arg)}
-    for node in walk(*roots):
-        if isinstance(node, Call) and node.op == "eq" and extremes & set(node.args):
-            raise Misfit("the gradient of a maximum needs values that another kernel computes anew")
-
-
-def _is_stored(value: Expr) -> bool:
-    """Whether every kernel finds the same bits: what is in memory, or its magnitude."""
-    match value:
-        case Load():
-            return True
-        case Call(op="abs", args=(inside,)):
-            return _is_stored(inside)
-    return False
+    found = set(sums)
+    ties = (tie for node in walk(*roots) if (tie := tie_of(node)) is not None)
+    if any(extreme in found and not is_stored(value) for value, extreme in ties):
+        raise Misfit("the gradient of a maximum needs values that another kernel computes anew")

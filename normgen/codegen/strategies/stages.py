@@ -28,7 +28,7 @@ from normgen.codegen.strategies.nesting import chan, check_ties, is_partner, ope
 from normgen.codegen.strategies.registry import Planner, family_of, plan_kernel
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of, reading, settled
 from normgen.ir.expr import load
-from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, reductions, walk
+from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, compared_values, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
 from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit, first_plan
@@ -109,6 +109,7 @@ class _Splitter:
         return gradients_below([r.expr for r in self.program.results], self.program.operands)
 
     def run(self) -> PlannedStrategy:
+        self._store_compared()
         states = frozenset(r.tensor.name for r in self.program.results if r.tensor.role == "state")
         others = [r.expr for r in self.program.results if r.tensor.role != "state"]
         if states & {n.tensor for n in walk(*others) if isinstance(n, Load)}:
@@ -116,6 +117,20 @@ class _Splitter:
             self._finish(states)
         self._finish()
         return PlannedStrategy(tuple(self.plans), tuple(self.made))
+
+    def _store_compared(self) -> None:
+        """Kernels for the values that are compared with their own extremes: all that follow read the same
+        bits."""
+        program = self.program
+        compared = compared_values(*(r.expr for r in program.results))
+        if not compared:
+            return
+        made = self.workspace.temporaries(program, compared)
+        self.workspace.taken |= {r.tensor.name for r in made}
+        self.program = replace(program, results=made)
+        self._finish()
+        self.made += [r.tensor for r in made]
+        self.program = reading(replace(program, operands=self.program.operands), made, loads_of(made))
 
     def _finish(self, late: frozenset[str] = frozenset()) -> None:
         """Kernels for all results but those that are written late, which are rewritten along."""
