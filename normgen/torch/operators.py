@@ -194,10 +194,11 @@ def _parameters(step: Step) -> str:
 
 
 def _returned(step: Step) -> str:
-    """What it returns: outputs, and what may be left out."""
+    """What it returns: outputs, and what may be left out. PyTorch's DTensors take an operator whose first
+    result is optional for one that returns no tensors."""
     records = step.direction.results.values()
     kinds = ["Tensor" if record.role == "output" else "Tensor?" for record in records]
-    return ", ".join([*kinds, *["Tensor?"] * len(step.updated)])
+    return ", ".join(["Tensor", *kinds[1:], *["Tensor?"] * len(step.updated)])
 
 
 _TAKEN = frozenset(("wanted", "self", "out", "None", "True", "False", "lambda", "from", "in", "is", "global"))
