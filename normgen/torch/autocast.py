@@ -7,6 +7,8 @@ and `instance_norm` alone. Norms of these names do the same; all others take the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -38,17 +40,25 @@ widened._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @cache
 def _widens_rms_norm() -> bool:
-    """Whether the PyTorch that is here does so for its `rms_norm`, found out without a GPU."""
+    """Whether the PyTorch that is here does so for its `rms_norm`."""
+    with on_imagined_gpu() as there:
+        if not there:
+            return False
+        x = torch.empty(2, device="cuda", dtype=torch.bfloat16)
+        return torch.nn.functional.rms_norm(x, (2,), x).dtype is torch.float32
+
+
+@contextmanager
+def on_imagined_gpu() -> Iterator[bool]:
+    """Autocast to bfloat16 on a GPU, which need not be there: tensors have no values. Whether this PyTorch
+    can do so."""
     mode = fake_mode()
-    if mode is None:
-        return False
     enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:
-        with mode:
-            x = torch.empty(2, device="cuda", dtype=torch.bfloat16)
-            return torch.nn.functional.rms_norm(x, (2,), x).dtype is torch.float32
+        with mode or nullcontext():
+            yield mode is not None
     finally:
         torch.set_autocast_enabled("cuda", enabled)
         torch.set_autocast_dtype("cuda", dtype)

@@ -57,6 +57,7 @@ _ACTIVE = _find("torch._C", "_are_functorch_transforms_active", "_len_torch_disp
 _KEYS = _find("torch._C", "_dispatch_keys", "_parse_dispatch_key")
 _AUTOCAST = _find("torch._C", "_is_any_autocast_enabled")
 _VF = _find("torch", "_VF")
+_HOOKS = _find("torch.nn.modules.module", "_has_any_global_hook")
 LEVELS = _levels()  # without: torch.library.register_autograd, which knows no forward mode
 
 
@@ -74,6 +75,11 @@ def unpack_dual(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None
     """A tensor without its tangent, and that, also while transforms are compiled, which count no levels."""
     made: Any = forward_ad.unpack_dual(tensor) if _VF is None else _VF[0]._unpack_dual(tensor, level=0)
     return made[0], made[1]
+
+
+def hooked_everywhere() -> bool:
+    """Whether there are hooks of the calls of all modules."""
+    return _HOOKS is not None and bool(_HOOKS[0]())
 
 
 def is_batch(tensor: torch.Tensor) -> bool:

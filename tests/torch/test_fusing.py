@@ -118,7 +118,9 @@ def sums(monkeypatch):
     """The norms that are called with a sum."""
     calls = []
     compute = fusing.compute
-    monkeypatch.setattr(fusing, "compute", lambda *given: calls.append(1) or compute(*given))
+    monkeypatch.setattr(
+        fusing, "compute", lambda *given, **named: calls.append(1) or compute(*given, **named)
+    )
     return calls
 
 
@@ -160,17 +162,68 @@ def test_fusing_is_off_by_default_and_comes_later_too():
     assert type(model) is Prenorm
 
 
-def test_where_a_sum_is_no_operand_or_its_norm_another_the_norm_is_called_by_itself(sums):
-    seen, x = [], torch.randn(1, 32)
-    hooked, widened, restored = models = Prenorm(), Named(), Prenorm()
+def test_where_a_sum_is_no_operand_or_its_norm_was_put_back_the_norm_is_called_by_itself(sums):
+    x = torch.randn(1, 32)
+    widened, restored = models = Named(), Prenorm()
     widened.mix.forward = lambda x: torch.ones(3, 32)
     want = [model(x) for model in models]
     for model in models:
         nt.patch(model, fuse=True)
-    hooked.after.register_forward_hook(lambda module, given, made: seen.append(made.shape))
     nt.unpatch(restored.after)
     agree([model(x) for model in models], want)
-    assert seen == [(1, 32)] and not sums
+    assert not sums
+
+
+HOOKS = (
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("register", HOOKS)
+def test_hooks_of_a_norm_see_its_own_call(register, everywhere, sums):
+    """Those of one module, and those of all."""
+    model, x, seen = Prenorm(), torch.randn(3, 32), []
+    want = slopes(model, x)
+    nt.patch(model, fuse=True)
+
+    def hook(module, *given):
+        seen.extend([given] if module is model.after else [])
+
+    home, name = model.after, register
+    if everywhere:
+        home, name = nn.modules.module, register.replace("register_", "register_module_")
+    handle = getattr(home, name)(hook)
+    try:
+        agree(slopes(model, x), want)
+    finally:
+        handle.remove()
+    assert len(seen) == 1 and not sums
+    agree(slopes(model, x), want)
+    assert len(sums) == 1
+
+
+KINDS = {
+    "sum of float32": (torch.float32, torch.bfloat16),
+    "norm of bfloat16": (torch.bfloat16, torch.float32),
+    "half": (torch.float16, torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize(("residual", "mixed"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("cls", (Prenorm, Named))
+def test_what_is_added_in_two_element_types_is_promoted_as_before(cls, residual, mixed, sums):
+    model, x = cls(), torch.randn(3, 32).to(residual)
+    model.norm, model.grow = nn.Identity(), nn.Identity()
+    model.mix.forward = lambda x: (2 * x).to(mixed)
+    want = model(x)
+    assert nt.patch(model, fuse=True).fused
+    got = model(x)
+    assert got.dtype is want.dtype is torch.float32 and not sums
+    agree(got, want)
 
 
 @pytest.mark.parametrize("fuse", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch.norms import nt, torch
+from tests.torch.norms import functional, nt, torch
 
 nn = torch.nn
 SHORT = (torch.bfloat16, torch.float16)
@@ -87,6 +87,20 @@ class DetachedNorm(Norm):
         return (x.float() * rstd * self.weight).to(x.dtype)
 
 
+class FrozenGainNorm(Norm):
+    """The same, for the gain."""
+
+    def forward(self, x):
+        return (self.row(x.float()) * self.weight.detach()).to(x.dtype)
+
+
+class EvaluatedNorm(Norm):
+    """Another norm in evaluation."""
+
+    def forward(self, x):
+        return self.row(x) * (self.weight if self.training else 1.0)
+
+
 class ClippedNorm(Norm):
     def forward(self, x):
         return (self.row(x.float()) * self.weight).clamp(max=2).to(x.dtype)
@@ -110,6 +124,90 @@ class ConstantNorm(Norm):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
 
 
+class DefaultNorm(ConstantNorm):
+    """An eps among the defaults of a method."""
+
+    def forward(self, x):
+        return self.by(x) * self.weight
+
+    def by(self, x, tiny=3e-4):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + tiny)
+
+
+class TinyNorm(ConstantNorm):
+    TINY = 1e-4
+
+    def forward(self, x):
+        return functional.rms_norm(x, (32,), self.weight, TinyNorm.TINY)
+
+
+class NoneNorm(ConstantNorm):
+    def forward(self, x):
+        return functional.rms_norm(x, (32,), self.weight)
+
+
+class AnnotatedNorm(nn.Module):
+    """As in the annotated transformer, but for its deviation."""
+
+    def __init__(self):
+        super().__init__()
+        self.a_2, self.b_2 = nn.Parameter(torch.rand(32) + 0.5), nn.Parameter(torch.randn(32))
+        self.layer_eps = 1e-6
+
+    def forward(self, x):
+        mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)
+        return self.a_2 * (x - mean) * torch.rsqrt(var + self.layer_eps) + self.b_2
+
+
+class ReversedNorm(AnnotatedNorm):
+    def __init__(self):
+        super().__init__()
+        self.a_2, self.b_2 = self.b_2, self.a_2
+
+    def forward(self, x):
+        return functional.layer_norm(x, (32,), self.b_2, self.a_2)
+
+
+class Norm32(nn.GroupNorm):
+    """As in guided diffusion."""
+
+    def __init__(self):
+        super().__init__(4, 32)
+        nn.init.normal_(self.weight)
+
+    def forward(self, x):
+        return super().forward(x.float()).type(x.dtype)
+
+
+class FreeGroupNorm(nn.Module):
+    """With a number of groups under another name, and no GroupNorm below."""
+
+    def __init__(self):
+        super().__init__()
+        self.group_count = 8
+        self.gamma, self.beta = nn.Parameter(torch.rand(32) + 0.5), nn.Parameter(torch.randn(32))
+
+    def forward(self, x):
+        y = x.reshape(x.shape[0], self.group_count, -1)
+        var, mean = torch.var_mean(y, -1, correction=0, keepdim=True)
+        y = ((y - mean) * (var + 1e-5).rsqrt()).reshape(x.shape)
+        shape = (1, 32, *[1] * (x.dim() - 2))
+        return y * self.gamma.reshape(shape) + self.beta.reshape(shape)
+
+
+class FrozenNorm(nn.Module):
+    """As in detectron2 and torchvision."""
+
+    def __init__(self):
+        super().__init__()
+        for name, values in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            self.register_buffer(name, torch.rand(32) + values)
+
+    def forward(self, x):
+        scale = self.weight.reshape(1, -1, 1, 1) * (self.running_var.reshape(1, -1, 1, 1) + 1e-5).rsqrt()
+        return x * scale + self.bias.reshape(1, -1, 1, 1) - self.running_mean.reshape(1, -1, 1, 1) * scale
+
+
 KNOWN = [
     (EarlyNorm, "rmsnorm_llama"),
     (T5Norm, "rmsnorm_llama"),
@@ -120,7 +218,17 @@ KNOWN = [
     (PlainNorm, "rmsnorm"),
     (Float32LayerNorm, "layernorm"),
     (LayerNorm2d, "layernorm2d"),
+    (ConstantNorm, "rmsnorm"),
+    (DefaultNorm, "rmsnorm"),
+    (TinyNorm, "rmsnorm"),
+    (NoneNorm, "rmsnorm"),
+    (AnnotatedNorm, "layernorm"),
+    (ReversedNorm, "layernorm"),
+    (Norm32, "groupnorm"),
+    (FreeGroupNorm, "groupnorm"),
+    (FrozenNorm, "batchnorm"),
 ]
+IMAGES = ("layernorm2d", "groupnorm", "batchnorm")
 
 
 def _report(module, **options):
@@ -128,10 +236,14 @@ def _report(module, **options):
     return (*report.replaced, *report.left)[0]
 
 
+def _made(cls):
+    return cls(32) if issubclass(cls, nn.LayerNorm) else cls()
+
+
 @pytest.mark.parametrize(("cls", "spec"), KNOWN)
 def test_a_norm_is_told_by_what_it_computes(cls, spec):
-    module = cls(32) if issubclass(cls, nn.LayerNorm) else cls()
-    x = torch.randn(2, 32, 3, 4) if spec == "layernorm2d" else torch.randn(5, 32)
+    module = _made(cls)
+    x = torch.randn(2, 32, 3, 4) if spec in IMAGES else torch.randn(5, 32)
     theirs, ours = x.clone().requires_grad_(), x.clone().requires_grad_()
     want = module(theirs)
     assert _report(module).spec == spec
@@ -142,7 +254,7 @@ def test_a_norm_is_told_by_what_it_computes(cls, spec):
     torch.testing.assert_close(ours.grad, theirs.grad, atol=2e-5, rtol=2e-4)
 
 
-@pytest.mark.parametrize("cls", [DetachedNorm, ClippedNorm, ConstantNorm])
+@pytest.mark.parametrize("cls", [DetachedNorm, FrozenGainNorm, ClippedNorm, EvaluatedNorm])
 def test_what_computes_something_else_is_left(cls):
     module = cls()
     assert _report(module).reason == "computes something that no bundled norm does"
@@ -196,6 +308,23 @@ def test_float64_is_computed_as_the_module_does(cls):
     torch.testing.assert_close(torch.autograd.grad(got.sin().sum(), x)[0], slopes, atol=1e-13, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *SHORT], ids=str)
+@pytest.mark.parametrize(("cls", "spec"), KNOWN)
+def test_autocast_on_a_gpu_changes_the_same_element_types_as_before(cls, spec, dtype, request):
+    """Specs whose results autocast would widen too: those of a lookalike are what the module made of them."""
+    module = _made(cls).to(dtype)
+    assert _report(module).spec == spec
+    shape = (2, 32, 3, 4) if spec in IMAGES else (5, 32)
+    found = []
+    with request.getfixturevalue("on_gpu"):
+        torch.set_default_dtype(dtype)
+        fresh = _made(cls)
+        torch.set_default_dtype(torch.float32)
+        for fresh.__class__ in (cls, type(module)):
+            found.append([fresh(torch.empty(shape, dtype=each)).dtype for each in (torch.float32, *SHORT)])
+    assert found[0] == found[1]
+
+
 def test_autocast_changes_no_element_type_and_modes_of_the_caller_do_not_mislead():
     module, x = EarlyNorm().bfloat16(), torch.randn(4, 32).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
@@ -204,3 +333,46 @@ def test_autocast_changes_no_element_type_and_modes_of_the_caller_do_not_mislead
         assert module(x).dtype is want.dtype is torch.bfloat16
     with torch.device("meta"), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         assert _report(EarlyNorm()).spec == "rmsnorm_llama"
+
+
+def test_torchvisions_frozen_batch_norm_is_one():
+    frozen = pytest.importorskip("torchvision.ops").FrozenBatchNorm2d(6)
+    for buffer in frozen.buffers():
+        buffer.uniform_(0.5, 2)
+    x = torch.randn(2, 6, 3, 4)
+    want, state = frozen(x), frozen.state_dict()
+    assert _report(frozen).spec == "batchnorm"
+    torch.testing.assert_close(frozen(x), want, atol=2e-6, rtol=2e-5)
+    assert list(frozen.state_dict()) == list(state)
+    frozen.running_mean.zero_()  # what a module has is read at each call
+    assert not torch.allclose(frozen(x), want)
+
+
+def test_an_eps_is_read_at_each_call():
+    for cls, name in ((LateNorm, "eps"), (AnnotatedNorm, "layer_eps")):
+        module, other, x = cls(), cls(), 1e-3 * torch.randn(4, 32)
+        other.load_state_dict(module.state_dict())
+        assert _report(module)
+        for each in (module, other):
+            setattr(each, name, 0.5)
+        torch.testing.assert_close(module(x), other(x), atol=2e-6, rtol=2e-5)
+
+
+class SequenceNorm(Norm):
+    """Another norm for inputs of three dimensions."""
+
+    def forward(self, x):
+        return self.row(x) * self.weight * (2 if x.dim() == 3 else 1)
+
+
+def test_other_numbers_of_dimensions_run_as_before():
+    module = SequenceNorm()
+    inputs = [torch.randn(shape) for shape in ((32,), (3, 32), (2, 3, 32), (2, 3, 2, 32))]
+    want = [module(x) for x in inputs]
+    assert "as before with 3 dimensions" in _report(module).note
+    torch.testing.assert_close([module(x) for x in inputs], want, atol=2e-6, rtol=2e-5)
+
+
+def test_a_gain_of_one_element_is_not_taken_for_one_of_a_row():
+    module = PlainNorm(1)
+    assert _report(module).reason == "its parameters have one element"

@@ -10,10 +10,11 @@ import torch
 from torch.nn import Module
 
 from normgen.torch import nn
+from normgen.torch.autocast import full
 from normgen.torch.function import NormFunction
-from normgen.torch.loading import load
 from normgen.torch.patching.classes import make_class
 from normgen.torch.patching.lookalikes import Likeness
+from normgen.torch.patching.probes import function_of
 
 # Modules of PyTorch that have a drop-in of the same name, and the spec of each.
 SPECS = {
@@ -91,7 +92,7 @@ def _methods(base: type[Module]) -> tuple[str, ...]:
 class Lookalike(Module):  # type: ignore[misc]
     """The forward of a module that computes what a spec does.
 
-    A call whose element types were not found to agree, or with other arguments, runs as before.
+    A call whose element types or dimensions were not found to agree, or with other arguments, runs as before.
     """
 
     norm: ClassVar[NormFunction]
@@ -99,36 +100,45 @@ class Lookalike(Module):  # type: ignore[misc]
 
     def forward(self, *given: Any, **named: Any) -> Any:
         how = self.likeness
-        w = getattr(self, how.gain) if how.gain else None
-        if len(given) != 1 or named or not takes(how, given[0], w):
+        operands = operands_of(self, how, given[0]) if len(given) == 1 and not named else None
+        if operands is None:
             return super().forward(*given, **named)
-        operands = (given[0], w, getattr(self, how.bias)) if how.bias else (given[0], w)
-        return compute(self.norm, operands, eps_of(self, how))
+        return compute(self.norm, *operands, **eps_of(self, how))
 
 
-def takes(how: Likeness, x: Any, w: torch.Tensor | None) -> bool:
-    """Whether a call with these element types computes what the spec does."""
-    if not isinstance(x, torch.Tensor) or (x.dtype is torch.float64 and not x.is_cpu):
-        return False  # kernels do not compute in float64
-    return (x.dtype, x.dtype if w is None else w.dtype) in how.pairs
+def operands_of(module: Module, how: Likeness, x: Any) -> tuple[torch.Tensor | None, ...] | None:
+    """The operands of the spec: the input and what the module has beside it. None where a call with these
+    does not compute what the spec does."""
+    if not isinstance(x, torch.Tensor) or x.dim() not in how.ranks:
+        return None
+    own = [getattr(module, name) for name in how.attributes if name]
+    if how.widened:
+        x, *own = full(x, *own)
+    if x.dtype is torch.float64 and not x.is_cpu:  # kernels do not compute in float64
+        return None
+    dtypes = {None if each is None else each.dtype for each in own} or {x.dtype}
+    if len(dtypes) > 1 or (x.dtype, *dtypes) not in how.pairs:
+        return None
+    given = iter(own)
+    return (x, *(next(given) if name else None for name in how.attributes))
 
 
 def eps_of(module: Module, how: Likeness) -> dict[str, float]:
     """The attrs of a call."""
-    return {"eps": getattr(module, how.eps) if how.eps else 0.0}
+    return {"eps": getattr(module, how.eps) if isinstance(how.eps, str) else how.eps}
 
 
-def compute(norm: NormFunction, operands: tuple[Any, ...], attrs: dict[str, float]) -> Any:
+def compute(norm: NormFunction, *operands: Any, **named: Any) -> Any:
     """The results of a norm with the element types that are given, under autocast too."""
     kind = operands[0].device.type
     if not torch.is_autocast_enabled(kind):
-        return norm(*operands, **attrs)
+        return norm(*operands, **named)
     with torch.autocast(kind, enabled=False):
-        return norm(*operands, **attrs)
+        return norm(*operands, **named)
 
 
 @cache
 def lookalike(original: type[Module], how: Likeness) -> type[Module]:
     """A class of another library with the forward of the spec that it is."""
-    members = {"norm": load(how.spec), "likeness": how}
+    members = {"norm": function_of(how.form), "likeness": how}
     return make_class(original, (Lookalike, original), (lookalike, original, how), members)

@@ -20,8 +20,9 @@ from torch.nn import Module
 from normgen.torch.function import NormFunction
 from normgen.torch.loading import load
 from normgen.torch.patching.classes import Patched, make_class
-from normgen.torch.patching.dropins import Lookalike, compute, eps_of, takes
+from normgen.torch.patching.dropins import Lookalike, compute, eps_of, operands_of
 from normgen.torch.patching.rewriting import norms_after_sums, rewritten
+from normgen.torch.private import hooked_everywhere
 
 # The sum is rounded to its type before it is normalized, as it is where it stands alone.
 _ADDED = """norm {name} "Residual add, then {what} of the sum as it is stored; the sum is an output too."
@@ -63,24 +64,19 @@ class Fused:
         own call, or element types and shapes differ."""
         how = norm.likeness if isinstance(norm, Lookalike) else None
         alike = x.dtype is residual.dtype and x.shape == residual.shape and x.device == residual.device
-        w = getattr(norm, how.gain) if how is not None and how.gain else None
-        if (
-            how is None
-            or how.spec != self._normgen_spec
-            or not alike
-            or _hooked(norm)
-            or not takes(how, x, w)
-        ):
+        fits = how is not None and how.spec == self._normgen_spec and alike and not _hooked(norm)
+        operands = operands_of(norm, how, x) if how is not None and fits else None
+        if how is None or operands is None:
             h = residual + x
             return h, norm(h)
-        made = compute(self._normgen_added, (x, residual, w), eps_of(norm, how))
+        x, *w = operands
+        made = compute(self._normgen_added, x, residual, *w, **eps_of(norm, how))
         return made.h, made.y
 
 
 def _hooked(norm: Module) -> bool:
-    return bool(
-        norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
-    )
+    own = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
+    return bool(own) or hooked_everywhere()
 
 
 def fusible(block: Module) -> str:

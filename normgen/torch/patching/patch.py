@@ -154,10 +154,6 @@ OBSTACLES: tuple[tuple[Callable[[Module], bool], str], ...] = (
         lambda m: any(torch.nn.parameter.is_lazy(p) for p in m._parameters.values()),
         "has no parameters before its first call: patch after that",
     ),
-    (
-        lambda m: base_of(type(m)) is None and bool(m._buffers),
-        "has buffers, and norms with buffers are known by their type alone",
-    ),
 )
 
 
@@ -166,6 +162,7 @@ def _note(found: Likeness) -> str:
     before = [pair for pair in PAIRS if pair not in found.pairs]
     parts = [f"rounds less often in {_listed(found.differs)}"] if found.differs else []
     parts += [f"as before in {_listed(before)}"] if before else []
+    parts += [f"as before with {', '.join(map(str, found.others))} dimensions"] if found.others else []
     return "; ".join(parts)
 
 

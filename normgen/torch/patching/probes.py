@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from normgen.torch.autocast import on_imagined_gpu
 from normgen.torch.calls import Wanted
 from normgen.torch.function import NormFunction
 from normgen.torch.levels import first_step
@@ -22,7 +23,8 @@ from normgen.torch.loading import load
 from normgen.torch.steps import Step
 
 Pair = tuple[torch.dtype, torch.dtype]  # of the input and of the parameters
-Given = dict[str, torch.Tensor]  # parameters by the module's names
+Names = tuple[tuple[str, str], ...]  # operands of a spec, and the attributes of a module that they are
+Given = dict[str, torch.Tensor]  # parameters and buffers by the module's names
 Forward = Callable[[torch.Tensor, Given], Any]
 
 SHORT = (torch.bfloat16, torch.float16)
@@ -32,6 +34,8 @@ PAIRS: tuple[Pair, ...] = (
     *((dtype, torch.float32) for dtype in SHORT),
     (torch.float64, torch.float64),
 )
+OPERANDS = ("w", "b", "running_mean", "running_var")  # of all forms, in their order
+RANKS = (1, 2, 3, 4, 5)  # numbers of dimensions of an input
 ORDERS = 16  # units of float32's last place by which two orders of one computation may differ
 NEAR = {torch.float64: 2.0**33, **dict.fromkeys(SHORT, 4)}  # the same where one rounds to another type too
 FEW = 0.02  # share of elements of a short type that float32's own rounding may put across a tie
@@ -49,104 +53,159 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A spec that a module of another library may be, and the dimension of its input that is normalized."""
+    """A spec that a module of another library may be, the dimension of its input that is as long as a
+    gain, and the attrs for which it is loaded."""
 
     spec: str
     channels: int
+    attrs: tuple[tuple[str, Any], ...] = ()
 
-    def draw(self, size: int) -> torch.Tensor:
-        """An input with rows whose mean square is about 1, and rows where it is near a usual eps."""
-        shape = [2, 3, 2]
-        shape.insert(self.channels % 4, size)
-        scales = torch.tensor([1.0, 1e-3], dtype=torch.float32, device="cpu").reshape(2, 1, 1, 1)
-        return (_normal(shape, seed=0) + 0.25) * scales
+    def draw(self, size: int, rank: int = 4) -> torch.Tensor:
+        """An input with rows whose mean square is about 1, and rows where it is near a usual eps, or less."""
+        shape = [3, 3, 2, 2][: rank - 1]
+        shape.insert(self.channels % rank, size)
+        x = _normal(shape, seed=0) + 0.25
+        scales = torch.tensor([1.0, 1e-3, 1e-5], dtype=torch.float32, device="cpu")
+        return x if rank == 1 else x * scales.reshape(3, *[1] * (rank - 1))
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A class of modules with the settings of an instance, to be run on parameters drawn for it.
+    """A class of modules with the settings of an instance, to be run on parameters and buffers drawn for it.
 
-    `gain`, `bias`, `eps`: names of its attributes, "" where it has none. `size`: elements of a gain.
-    `absent`: parameters that are None.
+    `size`: elements of each. `absent`: those that are None. `trained`: those that are parameters.
     """
 
     cls: type[torch.nn.Module]
     settings: dict[str, Any]
-    gain: str
-    bias: str
-    eps: str
     size: int
     absent: tuple[str, ...]
+    trained: tuple[str, ...]
 
-    def compare(self, form: Form) -> dict[Pair, Verdict]:
-        """How the class agrees with a spec in each pair of element types, and in gradients by the input.
-        The first, float32, alone where they do not agree in that."""
+    def compare(self, form: Form, names: Names, eps: str | float) -> dict[Pair, Verdict]:
+        """How the class agrees with a spec in each pair of element types, and in gradients. The first,
+        float32, alone where they do not agree in that."""
         first, *others = PAIRS
+        x = form.draw(self.size)
         with _undisturbed():
-            found = {first: self._verdict(form, first)}
+            found = {first: self._verdict(form, names, eps, x, first)}
             if found[first] is Verdict.SAME:
-                found |= {pair: self._verdict(form, pair) for pair in others}
+                found |= {pair: self._verdict(form, names, eps, x, pair) for pair in others}
             return found
 
-    def _verdict(self, form: Form, pair: Pair) -> Verdict:
-        x = form.draw(self.size).to(pair[0])
-        names = [name for name in (self.gain, self.bias) if name]
-        given = {name: _normal([self.size], seed=1 + k).add(1.5).to(pair[1]) for k, name in enumerate(names)}
+    def compare_rank(self, form: Form, names: Names, eps: str | float, rank: int) -> Verdict:
+        """The same in float32, for an input of so many dimensions."""
+        if form.channels >= rank:
+            return Verdict.RAISED
+        with _undisturbed():
+            return self._verdict(form, names, eps, form.draw(self.size, rank), PAIRS[0])
+
+    def raises(self, form: Form, attributes: tuple[str, ...]) -> bool:
+        """Whether the class does not run on what is drawn for a form."""
+        given = {name: _drawn("w", self.size) for name in attributes}
+        with _undisturbed(), torch.no_grad():
+            try:
+                self._theirs(form.draw(self.size), given)
+            except Exception:  # a module may raise whatever it likes at an input that it does not take
+                return True
+        return False
+
+    def is_widened(self, form: Form, names: Names) -> bool:
+        """Whether autocast on a GPU makes float32 of results that are of a short type without it."""
+        x = form.draw(self.size)
+        with _undisturbed(), torch.no_grad(), on_imagined_gpu() as there:
+            if not there:
+                return False
+            short = {"dtype": torch.bfloat16, "device": "cuda"}
+            given = {name: torch.ones(self.size, **short) for _, name in names}
+            try:
+                made = self._theirs(torch.ones(x.shape, **short), given)
+            except Exception:  # as above; or the module looks at values, of which there are none
+                return False
+        return isinstance(made, torch.Tensor) and made.dtype is torch.float32
+
+    def _verdict(self, form: Form, names: Names, eps: str | float, x: torch.Tensor, pair: Pair) -> Verdict:
+        x = x.to(pair[0])
+        given = {name: _drawn(operand, self.size).to(pair[1]) for operand, name in names}
+        slopes = None
         try:
             with torch.no_grad():
                 want = self._theirs(x, given)
-            slopes = _slopes(self._theirs, x, given) if pair == PAIRS[0] else None
+            if pair == PAIRS[0]:
+                with torch.no_grad():
+                    if not torch.equal(self._theirs(x, given, training=False), want):
+                        return Verdict.APART  # something that training alone, or evaluation alone, does
+                slopes = self._slopes(self._theirs, x, given)
         except Exception:  # a module may raise whatever it likes at an input that it does not take
             return Verdict.RAISED
-        step = _step(form.spec)
-        if self.bias and "b" not in step.operands:
+        step = _step(form)
+        operands = {operand: given[name] for operand, name in names}
+        kept = {step.direction.operands[name].dtype for name in operands if name in step.operands}
+        if not operands.keys() <= {*step.operands} or (kept - {None} and pair[1] in SHORT):
             return Verdict.APART
-        (got, *_) = step.interpreter.run({"x": x, **self._named(given)}, self._numbers, Wanted(step.outputs))
+        numbers = {attr.name: attr.default for attr in step.attrs if attr.default is not None}
+        numbers["eps"] = self._eps(eps)
+        (got, *_) = step.interpreter.run({"x": x, **operands}, numbers, Wanted(step.outputs))
         verdict = _agreement(got, want)
         if slopes is None or verdict is Verdict.APART:
             return verdict
+        ours = partial(self._ours, form, names, eps)
         doubles = {name: tensor.double() for name, tensor in given.items()}
-        return _agreement(_slopes(partial(self._ours, form), x.double(), doubles).to(x.dtype), slopes)
+        mine = self._slopes(ours, x.double(), doubles)
+        verdicts = {_agreement(*each) for each in zip([m.to(x.dtype) for m in mine], slopes, strict=True)}
+        return verdict if verdicts == {Verdict.SAME} else Verdict.APART
 
-    @property
-    def _numbers(self) -> dict[str, float]:
-        return {"eps": float(self.settings[self.eps]) if self.eps else 0.0}
+    def _eps(self, eps: str | float) -> float:
+        return eps if isinstance(eps, float) else float(self.settings[eps])
 
-    def _named(self, given: Given) -> Given:
-        """Parameters by the spec's names."""
-        named = {"w": given.get(self.gain), "b": given.get(self.bias)}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
+    def _ours(self, form: Form, names: Names, eps: str | float, x: torch.Tensor, given: Given) -> Any:
+        operands = {operand: given[name] for operand, name in names}
+        return function_of(form)(x, **operands, eps=self._eps(eps))
 
-    def _ours(self, form: Form, x: torch.Tensor, given: Given) -> Any:
-        return _function(form.spec)(x, **self._named(given), **self._numbers)
-
-    def _theirs(self, x: torch.Tensor, given: Given) -> Any:
+    def _theirs(self, x: torch.Tensor, given: Given, training: bool = True) -> Any:
         cls: Any = self.cls
         module = cls.__new__(cls)
         torch.nn.Module.__init__(module)
         vars(module).update(self.settings)
+        module.training = training
         for name in self.absent:
             module.register_parameter(name, None)
         for name, value in given.items():
-            module.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
+            (module._parameters if name in self.trained else module._buffers)[name] = value
         return cls.forward(module, x)
 
+    def _slopes(self, forward: Forward, x: torch.Tensor, given: Given) -> tuple[torch.Tensor, ...]:
+        """The gradients of a drawn sum of the results, by the input and the parameters."""
+        x = x.clone().requires_grad_()
+        given = {
+            name: value.clone().requires_grad_() if name in self.trained else value
+            for name, value in given.items()
+        }
+        wanted = (x, *(value for value in given.values() if value.requires_grad))
+        cotangent = _normal(list(x.shape), seed=3).to(x.dtype)
+        found: tuple[torch.Tensor, ...] = torch.autograd.grad(forward(x, given), wanted, cotangent)
+        return found
+
 
 @cache
-def _function(spec: str) -> NormFunction:
-    return load(spec)
+def function_of(form: Form) -> NormFunction:
+    """What computes a form."""
+    return load(form.spec, **dict(form.attrs))
 
 
 @cache
-def _step(spec: str) -> Step:
-    return first_step(_function(spec).norm)
+def _step(form: Form) -> Step:
+    return first_step(function_of(form).norm)
 
 
-def _slopes(forward: Forward, x: torch.Tensor, given: Given) -> torch.Tensor:
-    """The gradient by the input of a drawn sum of the results."""
-    x = x.clone().requires_grad_()
-    (found,) = torch.autograd.grad(forward(x, given), x, _normal(list(x.shape), seed=3).to(x.dtype))
-    return found
+def _drawn(operand: str, size: int) -> torch.Tensor:
+    """Values of an operand: gains and biases near 1.5, variances of which some are near a usual eps."""
+    values = _normal([size], seed=1 + OPERANDS.index(operand))
+    if operand != "running_var":
+        return values + 1.5
+    values = values.square() + 0.1
+    values[::3] *= 1e-5
+    return values
 
 
 def _agreement(got: torch.Tensor | None, want: Any) -> Verdict:
