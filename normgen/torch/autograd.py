@@ -15,6 +15,11 @@ from normgen.torch.steps import Step
 
 def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
     """The results of a step, recorded where PyTorch records; None for those that are not wanted."""
+    if torch.jit.is_tracing():
+        raise RuntimeError(
+            f"{step.norm.name}() is in a model that torch.jit.trace traces, which knows PyTorch's own "
+            f"operators alone: use torch.export, or PyTorch's modules, patched or not"
+        )
     if torch.compiler.is_compiling() or _watched(tensors):
         check_tensors(step.norm.name, step.operands, tensors)
         return operators.call(step, tensors, numbers, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import MethodType
 from typing import Any, ClassVar
 
 from torch.nn import Module
@@ -87,8 +88,18 @@ def restore(modules: list[tuple[str, Module]]) -> tuple[str, ...]:
             )
     for _, module in found:
         cls: type[Any] = type(module)
+        _rebind(module, cls)
         module.__class__ = cls.replaced
     return tuple(name for name, _ in found)
+
+
+def _rebind(module: Module, cls: type[Any]) -> None:
+    """Replace methods of a patched class that are set on a module itself, as in `m.forward = m.forward`."""
+    for name, each in vars(module).items():
+        if isinstance(each, MethodType) and each.__self__ is module:
+            method = each.__name__
+            if getattr(cls, method, None) is each.__func__ and hasattr(cls.replaced, method):
+                vars(module)[name] = MethodType(getattr(cls.replaced, method), module)
 
 
 def _is_patched(cls: type) -> bool:

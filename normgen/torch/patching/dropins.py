@@ -12,6 +12,7 @@ from torch.nn import Module
 from normgen.torch import nn
 from normgen.torch.autocast import full
 from normgen.torch.function import NormFunction
+from normgen.torch.nn.precision import has_kernels
 from normgen.torch.patching.classes import make_class
 from normgen.torch.patching.lookalikes import Likeness
 from normgen.torch.patching.probes import function_of
@@ -109,13 +110,11 @@ class Lookalike(Module):  # type: ignore[misc]
 def operands_of(module: Module, how: Likeness, x: Any) -> tuple[torch.Tensor | None, ...] | None:
     """The operands of the spec: the input and what the module has beside it. None where a call with these
     does not compute what the spec does."""
-    if not isinstance(x, torch.Tensor) or x.dim() not in how.ranks:
+    if not isinstance(x, torch.Tensor) or x.dim() not in how.ranks or not has_kernels(x):
         return None
     own = [getattr(module, name) for name in how.attributes if name]
     if how.widened:
         x, *own = full(x, *own)
-    if x.dtype is torch.float64 and not x.is_cpu:  # kernels do not compute in float64
-        return None
     dtypes = {None if each is None else each.dtype for each in own} or {x.dtype}
     if len(dtypes) > 1 or (x.dtype, *dtypes) not in how.pairs:
         return None
