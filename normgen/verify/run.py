@@ -24,7 +24,8 @@ from normgen.verify.draw import Drawn, Sample, attr_choices, draw, scalar_values
 from normgen.verify.events import FAILED, OK, SKIPPED, Event, Progress, Row
 from normgen.verify.expected import Expectation, Subject
 from normgen.verify.gradient import check_derivatives
-from normgen.verify.places import SAMPLED, Place, find_places
+from normgen.verify.places import Place, find_places
+from normgen.verify.rotation import strategies_of
 from normgen.verify.verdicts import verdicts
 from normgen.verify.work import work
 
@@ -115,9 +116,11 @@ class _Check:
             return
         subjects = [
             Subject(definition, derived, Norm(made, planner=partial(plan_launches, strategy=name)), name)
-            for name in _strategies(made)
+            for name in strategy_names(made)
         ]
-        every = self._cases(definition, turns)
+        groups = self._groups(definition)
+        taken = strategies_of(groups, len(subjects), turns)
+        every = self._mine(groups, turns)
         cases = case_lists.in_reason(definition, every)
         if left_out := len(every) - len(cases):
             note = (
@@ -125,7 +128,7 @@ class _Check:
             )
             yield self.row("kernels", SKIPPED, note=note)
         total = len(cases) * turns
-        made_jobs = (self._job(subjects, case, scalars, turns) for case in cases)
+        made_jobs = (self._job(subjects, taken[case.group], case, scalars, turns) for case in cases)
         jobs = (job for job in made_jobs if job.places)
         yield Progress(turn * len(cases), total, self.name)
         for index, ran in enumerate(in_order(_Job.run, jobs, self.options.threads)):
@@ -135,23 +138,35 @@ class _Check:
             yield Progress(turn * len(cases) + index + 1, total, " ".join(text.split()))
         yield Progress((turn + 1) * len(cases), total, self.name)
 
-    def _job(self, subjects: Sequence[Subject], case: Case, scalars: Mapping[str, float], turns: int) -> _Job:
-        turns_taken = case.group // turns + self.turn
-        chosen = subjects[strategy_of(turns_taken, len(subjects))]
-        needed = work(chosen, case)
+    def _job(
+        self,
+        subjects: Sequence[Subject],
+        strategy: int,
+        case: Case,
+        scalars: Mapping[str, float],
+        turns: int,
+    ) -> _Job:
+        chosen = subjects[strategy]
+        needed, turns_taken = work(chosen, case), sum(divmod(case.group, turns))
         places = tuple(place for place in self.places if place.takes(turns_taken, needed))
         return _Job(self, case, chosen, subjects if self.options.thorough else [chosen], scalars, places)
 
-    def _cases(self, definition: Definition, turns: int) -> list[Case]:
+    def _groups(self, definition: Definition) -> list[Case]:
+        """The cases of all combinations of attr values, as they would be with these."""
         sets = (same_dtype(self.options.dtype),) if self.options.dtype else DTYPE_SETS
         if self.options.thorough:
             return case_lists.thorough(definition, self.options.sizes, sets)
+        chosen = case_lists.quick if self.options.quick else case_lists.covering
+        return chosen(definition, self.options.sizes, sets)
+
+    def _mine(self, cases: list[Case], turns: int) -> list[Case]:
+        """Those of this combination."""
+        if self.options.thorough:
+            return cases
         if self.options.quick:
-            cases = case_lists.quick(definition, self.options.sizes, sets)
             groups = list(dict.fromkeys(case.group for case in cases))
             mine = {group for i, group in enumerate(groups) if i % turns == self.turn % len(groups)}
             return [case for case in cases if case.group in mine]
-        cases = case_lists.covering(definition, self.options.sizes, sets)
         return [case for case in cases if case.group % turns == self.turn]
 
     def _derivatives(
@@ -213,13 +228,7 @@ def _attr_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def strategy_of(group: int, count: int) -> int:
-    """Which of `count` strategies a group of cases runs: each in turn, and so too in each `SAMPLED`-th
-    group."""
-    return sum(divmod(group, SAMPLED)) % count
-
-
-def _strategies(made: Package) -> list[str]:
+def strategy_names(made: Package) -> list[str]:
     """The names of the strategies where there is a choice; else one that means no choice."""
     passes = [made.forward, *([made.backward] if made.backward else [])]
     names = [s.name for each in passes if len(each.strategies) > 1 for s in each.strategies]

@@ -23,7 +23,7 @@ def in_turn(definition: Definition, case: Case, turn: int, longest: bool) -> Cas
         given_out=turn % 2 == 1,
         out_offset=(turn // 2) % 4,
         in_place=turn % 5 == 0,
-        accumulate=turn % 4 == 3,
+        accumulate=turn % 4 == 3 or turn % 8 == 4,
         absent=absent,
         wrt=differentiated_by(definition, absent, turn) if longest else None,
         save=turn % 6 != 5,

@@ -17,8 +17,8 @@ from normgen.verify.cases import DTYPE_SETS
 from normgen.verify.coverage import MOST, ROWS, WIDTHS, covering, in_reason, thorough
 from normgen.verify.draw import attr_choices
 from normgen.verify.memory import HOST, layout
-from normgen.verify.places import CHECKED_ELEMENTS, SAMPLED, Place
-from normgen.verify.run import strategy_of
+from normgen.verify.places import CHECKED_ELEMENTS, Place
+from normgen.verify.rotation import asked_for, in_groups, strategies_of
 from tests.verify.subjects import bundled_source
 
 
@@ -158,9 +158,19 @@ def test_an_empty_array_takes_no_room_however_long_its_rows_are(offset: int) -> 
     assert layout((0, 256, 128, 262_144), offset).length == offset + 2
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_every_strategy_runs_in_every_place(count: int) -> None:
-    """A place that takes one group of three is not always given the same one of three strategies."""
-    groups = [(group, strategy_of(group, count)) for group in range(len(WIDTHS))]
-    assert {choice for _, choice in groups} == set(range(count))
-    assert {choice for group, choice in groups if group % SAMPLED == 0} == set(range(count))
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["add_rmsnorm", "batchnorm"])
+def test_every_strategy_accumulates_and_two_meet_all_that_is_asked_for(
+    name: str, count: int, turns: int
+) -> None:
+    """In the cases of all attr values together."""
+    groups = in_groups(covering(load_definition(bundled_source(name))))
+    taken = strategies_of([case for cases in groups.values() for case in cases], count, turns)
+    met: dict[int, set[str]] = {strategy: set() for strategy in range(count)}
+    for group, cases in groups.items():
+        met[taken[group]] |= asked_for(cases, turns)
+    every = set.union(*met.values())
+    assert {"accumulated", "in place", "left out", "some gradients", "without checks"} <= every
+    for found in met.values():
+        assert "accumulated" in found and (count > 2 or found == every), met

@@ -15,7 +15,7 @@ from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.verify.events import FAILED, OK, Row
 from normgen.verify.expected import Subject
-from normgen.verify.run import Options, _strategies, run
+from normgen.verify.run import Options, run, strategy_names
 
 from .subjects import prove, subject_of
 
@@ -61,7 +61,7 @@ def source(text: str) -> Source:
 @pytest.mark.parametrize("text", ROUNDED.values(), ids=ROUNDED)
 def test_every_kernel_knows_the_types_that_it_rounds_to(text: str) -> None:
     made = subject_of(source(text))
-    for name in _strategies(made.norm.package):
+    for name in strategy_names(made.norm.package):
         planner = partial(plan_launches, strategy=name or None)
         subject = Subject(made.definition, made.backward, Norm(made.norm.package, planner=planner), name)
         for dtypes in (MIXED, DTYPE_SETS[1]):
