@@ -75,6 +75,21 @@ FAULTS = [
         "tests/measure/test_agreement.py",
     ),
     Fault(
+        "tuning takes what was there for written",
+        "measure/agreement.py",
+        "UNWRITTEN = 0xFF",
+        "UNWRITTEN = 0",
+        "tests/measure/test_agreement.py",
+    ),
+    Fault(
+        "a strategy is never asked to add to gradients",
+        "verify/rotation.py",
+        "worth[strategy] = (ACCUMULATED in new, ",
+        "worth[strategy] = (strategy == group % 2, ",
+        "tests/verify/test_coverage.py",
+        "asked_for",
+    ),
+    Fault(
         "tuning takes 4 units for rounding",
         "measure/agreement.py",
         "UNITS = 2 ",

@@ -17,6 +17,7 @@ from normgen.measure.plans import run_plan
 # Of the largest value of a tensor: what sums of thousands of terms in another order differ by at most is near
 # 1e-6 of it, what one row in 16384 that is left out or taken twice makes is 1e-3 and more.
 OF_LARGEST = 2.0**-14
+UNWRITTEN = 0xFF  # of every byte: NaN in all types, which is like no number, zero included
 UNITS = 2  # in the last place of the stored type
 
 Array = NDArray[Any]
@@ -83,7 +84,7 @@ class Results:
         for name, content in self._states.items():
             context.copy_in(buffers.operands[name].pointer, np.ascontiguousarray(content).view(np.uint8))
         for array in buffers.results.values():
-            context.fill_zero(array.pointer, array.nbytes, bench.clock.stream)
+            context.copy_in(array.pointer, np.full(array.nbytes, UNWRITTEN, np.uint8))
         run_plan(bench.executor, bench.clock, plan, buffers.addresses, self._numbers)
         written = {**buffers.results, **{name: buffers.operands[name] for name in self._states}}
         return {name: array.get() for name, array in written.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
-from normgen.measure.agreement import disagreement
+from normgen.measure import agreement
+from normgen.measure.agreement import Results, disagreement
 
 
 def values(dtype: str) -> Any:
@@ -77,3 +80,60 @@ def test_an_infinity_is_no_measure_of_the_others() -> None:
     assert disagreement((wanted * 1.03).astype(wanted.dtype), wanted).startswith("2 elements")
     assert disagreement(-wanted, wanted).startswith("3 elements")
     assert disagreement(wanted, np.array([1e38, 1, 2], wanted.dtype)).startswith("1 element")
+
+
+# --------------------------------------------------------------------------- plans
+
+
+class Array:
+    """Memory of the host, as an array of a device."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = np.array(content)
+        self.pointer, self.nbytes = self.content.ctypes.data, self.content.nbytes
+
+    def get(self) -> Any:
+        return self.content.copy()
+
+
+def copied_in(pointer: int, content: Any) -> None:
+    ctypes.memmove(pointer, content.ctypes.data, content.nbytes)
+
+
+@pytest.mark.parametrize("dtype", DEVICE_DTYPES)
+@pytest.mark.parametrize("right", ["numbers", "zeros"])
+def test_plans_that_write_too_little(dtype: str, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing, all but one element, the result without the state, the state without the result."""
+    kind = DTYPES[dtype].numpy
+    wanted = values(dtype) if right == "numbers" else np.zeros(1000, kind)
+    y, state = Array(np.ones(1000, kind)), Array(np.full(3, 2, np.float32))
+    bench = SimpleNamespace(
+        executor=SimpleNamespace(context=SimpleNamespace(copy_in=copied_in)), clock=SimpleNamespace(stream=0)
+    )
+    buffers = SimpleNamespace(operands={"s": state}, results={"y": y}, addresses={})
+
+    def whole() -> None:
+        y.content[:] = wanted
+        state.content[:] += 1
+
+    def all_but_one() -> None:
+        y.content[1:] = wanted[1:]
+        state.content[:] += 1
+
+    def no_state() -> None:
+        y.content[:] = wanted
+
+    def no_result() -> None:
+        state.content[:] += 1
+
+    monkeypatch.setattr(agreement, "run_plan", lambda executor, clock, plan, addresses, numbers: plan())
+    results: Any = Results(bench, buffers, frozenset({"s"}), {})  # type: ignore[arg-type]
+    results.settle(whole)
+    assert results.wrong(whole) == ""
+    for plan, name in (
+        (all_but_one, "y: 1 "),
+        (no_state, "s: 3 "),
+        (no_result, "y: 1000 "),
+        (int, "y: 1000 "),
+    ):
+        assert results.wrong(plan).startswith(name)
