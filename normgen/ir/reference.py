@@ -147,7 +147,8 @@ def check_gradient(
     extents: Mapping[str, int],
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """The largest error of each derived gradient, relative to the largest difference quotient of it.
+    """The largest error of each derived gradient, relative to the largest difference quotient of it; NaN if
+    no difference is a number.
 
     `arrays` hold operands and cotangents; statistics that the backward reads come from the forward program,
     and so do the states that it updates.
@@ -166,9 +167,12 @@ def new_states(program: Program, results: Mapping[str, Array]) -> dict[str, Arra
 def _relative(got: Array, want: Array) -> float:
     if not want.size:
         return 0.0
-    moved = ~np.isnan(want) | np.isnan(got)
-    scale = max(float(np.abs(want[moved]).max()), 1e-3)
-    return float(np.abs(got - want)[moved].max()) / scale
+    known = ~np.isnan(want)
+    if not known.any():
+        return np.nan
+    with np.errstate(invalid="ignore"):
+        error = float(np.abs(got - want)[known | np.isnan(got)].max())
+    return np.inf if np.isnan(error) else error / max(float(np.abs(want[known]).max()), 1e-3)
 
 
 # --------------------------------------------------------------------------- evaluation

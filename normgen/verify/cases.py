@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from normgen.ir.expr import reductions, walk
-from normgen.ir.program import Definition, Program, Tensor
+from normgen.ir.program import Definition, Program, Tensor, determined, is_given
 from normgen.verify.draw import cotangent_tensors
 
 HEADS = 1024  # the longest axis beside a row whose length the spec fixes
@@ -211,6 +211,21 @@ def _extents(definition: Definition, rows: int, width: int, sizes: Mapping[str, 
     found = dict(zip(wide, factors(width, len(wide)), strict=True))
     found |= dict(zip(outer, reversed(factors(rows, len(outer))), strict=True))
     return {axis: sizes.get(axis, fixed.get(axis, found.get(axis, 1))) for axis in order}
+
+
+def told(definition: Definition, case: Case) -> Case:
+    """The case with the lengths that a call is told of: of a dimension (S B) of length 0 where B = 0 those of
+    S are anything, and then 0 too, if no other array has them."""
+    if all(case.extents.values()):
+        return case
+    operands = [tensor for tensor in definition.program.operands if is_given(tensor)]
+    plain = [replace(t, dims=tuple(d for d in t.dims if _tells(d, case.extents))) for t in operands]
+    known = determined(plain, fixed_extents(definition))
+    return replace(case, extents={axis: n if axis in known else 0 for axis, n in case.extents.items()})
+
+
+def _tells(dims: tuple[str, ...], extents: Mapping[str, int]) -> bool:
+    return len(dims) == 1 or all(extents[axis] for axis in dims)
 
 
 def factors(number: int, count: int) -> list[int]:

@@ -24,9 +24,9 @@ class Comparison:
     """`worst`: the largest error as a multiple of its bound (at most 1 where right; infinite for a wrong
     class).
 
-    `unbounded`: elements for which no finite bound exists, where anything passes.  `equal`: the share of
-    elements that are the truth, correctly rounded.  `where`, `got`, `wanted`, `bound` describe the worst
-    element.
+    `unbounded`: elements that are not the truth and for which no finite bound exists, where anything passes.
+    `equal`: the share of elements that are the truth, correctly rounded.  `where`, `got`, `wanted`, `bound`
+    describe the worst element.
     """
 
     worst: float
@@ -58,11 +58,11 @@ def compare(got: NDArray[Any], dtype: str, truth: FloatArray, bound: FloatArray)
         values = got.astype(np.float64)
         error = distance(values, dtype, truth)
         ratio = np.where(error == 0.0, 0.0, error / bound)
-        unbounded = np.isinf(bound)
-        ratio[unbounded] = 0.0
+        ratio[np.isinf(bound)] = 0.0
         ratio[np.isnan(ratio)] = np.inf
         same = np.asarray(round_to(truth, dtype)).astype(np.float64)
         equal = (values == same) | (np.isnan(values) & np.isnan(same))
+        unbounded = np.isinf(bound) & ~equal & (error != 0.0)
     place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
     return Comparison(
         worst=float(ratio[place]),

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from normgen.ir.program import Definition
 from normgen.verify import spaces
-from normgen.verify.cases import DTYPE_SETS, Case, DtypeSet, make_case
+from normgen.verify.cases import DTYPE_SETS, Case, DtypeSet, make_case, told
 from normgen.verify.turns import in_turn
 
 ROWS = (0, 1, 2, 3, 33)
@@ -35,7 +35,7 @@ def covering(
 ) -> list[Case]:
     """What the suite and `normgen check` run."""
     if not spaces.is_of_rows(definition):
-        return _distinct(spaces.covering(definition, sizes or {}, sets))
+        return _distinct(told(definition, case) for case in spaces.covering(definition, sizes or {}, sets))
     cases: list[Case] = []
     seen: set[tuple[int, ...]] = set()
     for index, width in enumerate(WIDTHS):
@@ -46,7 +46,7 @@ def covering(
             if rows == own or lengths not in seen:  # once is enough where the caller fixes the width
                 cases.append(case)
             seen.add(lengths)
-    return _distinct(cases)
+    return _distinct(told(definition, case) for case in cases)
 
 
 def _covering_case(

@@ -1,9 +1,10 @@
 """What a spec is tried on: attr values, lengths of axes, element types, layouts and numbers.
 
 Attrs: a required int takes 1, 2 and 4, a bool both values, a required float 0.5 above its bound. Operands:
-one with a default is drawn within 0.2 of it, any other from N(0, 1), or from U(0.5, 1.5) where the float64
-result of that is not finite. What a call leaves out is its default; an absent cotangent is zero. Everything
-is seeded by the spec's name and the case, so that a run can be repeated.
+one with a default is drawn within 0.2 of it, any other from N(0, 1). Where the float64 results of that are
+not finite, from U(0.5, 1.5), and states from 0 to 0.4 above their default, since moments of even order are
+not negative. What a call leaves out is its default; an absent cotangent is zero. Everything is seeded by the
+spec's name and the case, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import product
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,17 +96,26 @@ def parse_sample(text: str) -> Sample:
     """A distribution as it is written on the command line: `normal(1e6,1)`, `uniform(0,2)`, `constant(7)`,
     `7`."""
     kind, bracket, rest = text.strip().partition("(")
+    numbers = rest.removesuffix(")").split(",") if bracket else [kind]
+    kind = kind.strip() if bracket else "constant"
     try:
-        if not bracket:
-            return Sample("constant", float(text))
-        numbers = [float(part) for part in rest.removesuffix(")").split(",")]
-        if not rest.endswith(")") or len(numbers) != _ARGUMENTS[kind.strip()]:
+        if len(numbers) != _ARGUMENTS[kind] or (bracket and not rest.endswith(")")):
             raise ValueError
+        sample = Sample(kind, *map(float, numbers))
     except (ValueError, KeyError):
-        raise ValueError(
-            f"{text!r} is no distribution: write normal(0, 1), uniform(0.5, 1.5) or constant(7)"
-        ) from None
-    return Sample(kind.strip(), *numbers)
+        why = "write normal(0, 1), uniform(0.5, 1.5) or constant(7)"
+        raise ValueError(f"{text!r} is no distribution: {why}") from None
+    if fault := _fault(sample):
+        raise ValueError(f"{text!r} is no distribution: {fault}")
+    return sample
+
+
+def _fault(sample: Sample) -> str:
+    if not (isfinite(sample.first) and isfinite(sample.second)):
+        return "its numbers must be finite"
+    if sample.kind == "uniform" and sample.first > sample.second:
+        return "the lower end comes first"
+    return "a deviation is not negative" if sample.kind == "normal" and sample.second < 0 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,7 @@ def draw(
     scalars: Mapping[str, float],
     samples: Mapping[str, Sample] | None = None,
 ) -> Drawn:
-    """Numbers for one case, redrawn from U(0.5, 1.5) if the float64 results are not finite."""
+    """Numbers for one case, redrawn from what is positive if the float64 results are not finite."""
     first = _draw(definition, case, NORMAL, samples or {})
     if _is_finite(definition.program, first, case, scalars):
         return first
@@ -155,7 +166,7 @@ def _draw(definition: Definition, case: Case, usual: Sample, samples: Mapping[st
             arrays[tensor.name] = np.full(shape, float(tensor.default or 0))
             continue
         if sample is None and tensor.default is not None:
-            centre = float(tensor.default)
+            centre = float(tensor.default) + (SPREAD if tensor.role == "state" and usual is POSITIVE else 0.0)
             sample = Sample("uniform", centre - SPREAD, centre + SPREAD)
         elif sample is None:
             sample = NORMAL if tensor.role == "cotangent" else usual

@@ -134,10 +134,12 @@ def _in_place(direction: Direction, operands: Arrays, out: Arrays, accumulate: b
     """Operands by the result that may overwrite them: each for one result alone."""
     views = {name: view(array) for name, array in operands.items() if array is not None}
     targets = {name: view(array) for name, array in out.items()}
+    # (of the same axes in other dimensions, an operand is no array for the result)
     pairs = bind(direction, views, targets, tuple(out), accumulate).in_place
     found: dict[str, str] = {}
     for result, operand in sorted(pairs):
-        if result not in found and operand not in found.values():
+        fits = views[operand].shape == targets[result].shape
+        if fits and result not in found and operand not in found.values():
             found[result] = operand
     return {result: operands[operand] for result, operand in found.items()}
 

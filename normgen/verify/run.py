@@ -172,16 +172,18 @@ class _Check:
     def _derivatives(
         self, definition: Definition, derived: Program | None, scalars: Mapping[str, float]
     ) -> Iterator[Row]:
-        for found in check_derivatives(definition, derived, scalars, self.options.samples):
+        options = self.options
+        for found in check_derivatives(definition, derived, scalars, options.samples, options.sizes):
             yield self.row(
                 found.stage,
-                OK if found.ok else FAILED,
+                (OK if found.ok else FAILED) if found.known else SKIPPED,
                 shape=found.shape,
                 dtypes="f64",
                 executor="reference",
                 result=found.result,
-                worst=found.error / found.tolerance,
+                worst=found.error / found.tolerance if found.known else 0.0,
                 drawn=found.drawn,
+                note=found.note,
             )
 
 

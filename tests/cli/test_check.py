@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def test_code_that_does_not_compile_is_a_fault_of_normgen(
     kept = tmp_path / "temporary"
     kept.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(kept))
-    monkeypatch.setattr(names, "head", lambda *_: "#error of a template\n")
+    broken = "#error of a template\n"
+    monkeypatch.setattr(names, "headed", lambda form, *_: replace(form, source=broken + form.source))
     done = check(PASSES, "--size", "...=2", *form)
     assert done.exit_code == exits.INTERNAL, done.output
     if "--json" in form:
@@ -84,6 +86,13 @@ def test_check_tells_what_it_could_not_do() -> None:
     done = run("check", "-", "--executor", "host", stdin=NO_KERNELS)
     assert done.exit_code == exits.OK
     assert "skipped: kernels: no kernel yet" in done.stdout and "passed, with gaps" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
+def test_a_spec_without_kernels_lacks_no_tool() -> None:
+    done = run("check", "-", stdin=NO_KERNELS)
+    assert done.exit_code == exits.OK and "skipped: kernels, cuda" in done.stdout
+    assert "neither" not in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")

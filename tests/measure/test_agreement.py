@@ -130,10 +130,6 @@ def test_plans_that_write_too_little(dtype: str, right: str, monkeypatch: pytest
     results: Any = Results(bench, buffers, frozenset({"s"}), {})  # type: ignore[arg-type]
     results.settle(whole)
     assert results.wrong(whole) == ""
-    for plan, name in (
-        (all_but_one, "y: 1 "),
-        (no_state, "s: 3 "),
-        (no_result, "y: 1000 "),
-        (int, "y: 1000 "),
-    ):
+    told = ((all_but_one, "y: 1 "), (no_state, "s: 3 "), (no_result, "y: 1000 "), (int, "y: 1000 "))
+    for plan, name in told:
         assert results.wrong(plan).startswith(name)

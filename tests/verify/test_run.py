@@ -86,6 +86,9 @@ def test_samples() -> None:
     for text in ("", "normal", "normal(1)", "normal(0, 1", "cauchy(0, 1)", "constant()", "normal(a, b)"):
         with pytest.raises(ValueError, match="no distribution"):
             parse_sample(text)
+    for text in ("uniform(2, 1)", "normal(0, -1)", "uniform(0, inf)", "nan", "constant(inf)"):
+        with pytest.raises(ValueError, match=r"no distribution: (the lower|a deviation|its numbers)"):
+            parse_sample(text)
 
 
 def test_sizes_and_dtypes_are_what_was_asked_for() -> None:
