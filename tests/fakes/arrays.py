@@ -84,6 +84,12 @@ class TorchTensor:
     def data_ptr(self) -> int:
         return self.pointer
 
+    def is_neg(self) -> bool:
+        return False
+
+    def _is_zerotensor(self) -> bool:
+        return False
+
     @property
     def __cuda_array_interface__(self) -> Any:
         raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad")

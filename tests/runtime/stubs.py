@@ -51,15 +51,17 @@ def without_backward() -> Package:
 
 def plan(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """One launch of every kernel, with all pointers, eps, and a workspace of [multiprocessors, D] floats."""
-    present = dict(binding.operands)
+    present, lengths = dict(binding.operands), dict(binding.extents)
     launches, workspace = [], []
     for k in record.strategies[0].kernels:
+        if 0 in (lengths[axis] for axis in (*k.kept, *k.inner)):
+            continue
         reads = [o.tensor for o in k.reads if o.tensor in present]
         writes = [o.tensor for o in (*k.writes, *k.finals) if o.tensor in present]
         scratch = [c.name for c in k.columns]
         pointers = [o.tensor for o in (*k.reads, *k.writes, *k.finals)] + scratch
         values = (*(Slot("pointer", name) for name in pointers), Slot("scalar", "eps"))
-        workspace += [(name, (device.multiprocessors, dict(binding.extents)["D"]), "f32") for name in scratch]
+        workspace += [(name, (device.multiprocessors, lengths["D"]), "f32") for name in scratch]
         size, layout = ((1, 1, 1), (32, 1, 1), 0), "P" * len(pointers) + "f"
         text = f"// the kernel {k.name}\n"
         launches.append(Launch(text, k.name, *size, layout, values, tuple(reads), (*writes, *scratch)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -50,6 +50,8 @@ class Assembler:
         if bound.idle:
             return LaunchPlan(())
         if not self.direction.record.strategies:
+            if 0 in dict(bound.binding.extents).values():
+                return LaunchPlan(())
             raise ValueError(f"{self.direction.text} has no kernels: it is the backward of the level below")
         return self.planner(self.direction.record, bound.binding, device)
 
@@ -88,19 +90,22 @@ class Assembler:
         launches: list[Launch] = []
         functions: Functions = {}
         scratch, memory = Scratch(), _memory(bound)
+        added = {name for name in call.wanted if call.accumulate and direction.accumulates(name)}
+        plan = LaunchPlan(())
         if not bound.idle:
             executor = self.executors(call.device)
             plan = self.plan(bound, executor.device, call.sm_count)
+        idle = not plan.launches
+        if not idle:
             launches = _before(direction, call, bound, memory)
             scratch = _scratch(launches, plan, memory)
-            launches += plan.launches
+            launches += [*_empty_sums(bound, plan, added), *plan.launches]
             functions = self.compile(launches, call.device)
         # A number that is filled in has two places: that of its operand, which is empty, and a scratch array.
         operands = [_as_given(name) if name in bound.copies else name for name in views]
         theirs, ours = [name for name, _, _ in given], [name for name, _, _ in made]
         numbers = _numbers(launches)
         pool = Pool([*operands, *theirs, *numbers, *ours, *(name for name, _ in scratch.offsets)])
-        added = {name for name in call.wanted if call.accumulate and direction.accumulates(name)}
         steps = [
             compiled(executor, functions[item.source, item.entry], item, pool, memory, added)
             for item in launches
@@ -122,8 +127,8 @@ class Assembler:
             steps=tuple(steps),
             guards=_guards(extents, bound.in_place),
             supplied=_guards([*extents, *supplied], bound.in_place),
-            idle=bound.idle,
-            cleared=_cleared(bound, pool, added) if bound.idle else (),
+            idle=idle,
+            cleared=_cleared(bound, pool, added) if idle else (),
         )
 
 
@@ -271,6 +276,15 @@ def _guards(extents: Sequence[_Extent], in_place: Collection[tuple[str, str]]) -
             found.append((extent.place, other.place, *distances, same, fault + allowed))
         seen.append(extent)
     return tuple(found)
+
+
+def _empty_sums(bound: Bound, plan: LaunchPlan, added: Collection[str]) -> Iterator[Launch]:
+    """What sets results to zero that no kernel writes, since some axis that they are made of is empty."""
+    written = {name for launch in plan.launches for name in launch.writes}
+    for name, shape, dtype in bound.results:
+        count = prod(shape)
+        if count and name not in written and name not in added:
+            yield fill_launch(name, count, DTYPES[dtype].bytes, 0)
 
 
 def _cleared(bound: Bound, pool: Pool, added: Collection[str]) -> tuple[tuple[int, int], ...]:

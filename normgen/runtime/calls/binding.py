@@ -46,7 +46,7 @@ class Bound:
     copies: tuple[str, ...]  # operands that are made contiguous first
     extents: dict[str, tuple[int, int]]  # first and one past the last byte, counted from a tensor's pointer
     in_place: frozenset[tuple[str, str]]  # (result, operand): the one may lie exactly over the other
-    idle: bool  # nothing is launched, results are zero: no elements, nothing wanted, or all cotangents zero
+    idle: bool  # nothing is launched, results are zero: nothing is wanted, or all cotangents are zero
 
 
 def bind(
@@ -90,7 +90,8 @@ def bind(
         elif name in direction.updated and 0 not in view.shape:
             raise ValueError(f"state {name} is updated in place, so it must be contiguous")
         else:
-            copies.append(name)
+            if 0 not in view.shape:
+                copies.append(name)
             operands[name] = Operand(view.dtype, tuple(packed_strides(record, lengths).items()), ALIGNMENT)
 
     results: list[tuple[str, Shape, str]] = []
@@ -114,8 +115,7 @@ def bind(
         copies=tuple(copies),
         extents=extents,
         in_place=pairs_in_place(direction.record, binding, replaced, copies),
-        idle=0 in lengths.axes.values()
-        or not (wanted or direction.updated & given.keys())
+        idle=not (wanted or direction.updated & given.keys())
         or bool(direction.mentioned and not direction.mentioned & given.keys()),
     )
 

@@ -96,8 +96,8 @@ class Alternative:
 def plan_launches(
     record: PassRecord, binding: Binding, device: Machine, strategy: str | None = None
 ) -> LaunchPlan:
-    """The launches of one pass. Every extent is at least 1; a tensor that `binding` lacks is absent or not
-    wanted.
+    """The launches of one pass. A tensor that `binding` lacks is absent or not wanted; results that an empty
+    axis concerns are left out.
 
     `strategy`: the name of the one to take; by default the one that should be fastest.
     """
@@ -209,12 +209,28 @@ def _warm(kernels: list[Kernel]) -> dict[str, set[str]]:
     return found
 
 
+def _with_elements(strategy: Strategy, binding: Binding) -> list[Kernel]:
+    """The kernels that no empty axis concerns, neither their own nor that of something handed on to them."""
+    empty = {axis for axis, length in binding.extents if length == 0}
+    if not empty:
+        return [*strategy.kernels]
+    temporaries, missing = {t.name for t in strategy.temporaries}, set[str]()
+    found: list[Kernel] = []
+    for kernel in strategy.kernels:
+        read = {o.tensor for o in (*kernel.reads, *kernel.final_reads)}
+        if empty.isdisjoint((*kernel.kept, *kernel.inner)) and missing.isdisjoint(read):
+            found.append(kernel)
+        else:
+            missing |= temporaries & {o.tensor for o in (*kernel.writes, *kernel.finals)}
+    return found
+
+
 def _needed(strategy: Strategy, binding: Binding) -> tuple[list[Kernel], set[str]]:
     """The kernels with something to write that is wanted, and the temporaries that they hand on."""
     temporaries = {t.name for t in strategy.temporaries}
     wanted = {name for name, _ in binding.operands}
     running: list[Kernel] = []
-    for kernel in reversed(strategy.kernels):
+    for kernel in reversed(_with_elements(strategy, binding)):
         if not any(o.tensor in wanted for o in (*kernel.writes, *kernel.finals)):
             continue
         running.insert(0, kernel)
