@@ -10,6 +10,7 @@ import torch
 from normgen.torch import operators, private
 from normgen.torch.calls import Numbers, Tensors, Wanted
 from normgen.torch.errors import check_kinds, check_tensors
+from normgen.torch.jagged import is_jagged, values, wrapped
 from normgen.torch.steps import Step
 
 
@@ -22,6 +23,8 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
         )
     if torch.compiler.is_compiling() or _watched(tensors):
         check_tensors(step.norm.name, step.operands, tensors)
+        if any(map(is_jagged, tensors)):
+            return wrapped(step, tensors, call(step, values(step, tensors), numbers, wanted))
         return operators.call(step, tensors, numbers, wanted)
     if operators.recorded(tensors):
         check_kinds(step.operands, tensors)  # PyTorch would say that it lacks an operator

@@ -77,6 +77,11 @@ def unpack_dual(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None
     return made[0], made[1]
 
 
+def ragged_dimension(tensor: torch.Tensor) -> int:
+    """The dimension along which the parts of a jagged tensor differ in length."""
+    return int(getattr(tensor, "_ragged_idx", 1))
+
+
 def hooked_everywhere() -> bool:
     """Whether there are hooks of the calls of all modules."""
     return _HOOKS is not None and bool(_HOOKS[0]())
