@@ -20,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="0/1", help="which of how many processes this is")
     parser.addoption("--seconds", type=float, default=60.0, help="after which no test begins")
     parser.addoption("--order", default="0", help="what the order of tests is drawn from")
+    parser.addoption("--thorough", action="store_true", help="run thorough cases too")
     parser.addoption("--report", type=Path, help="the file of events")
 
 
@@ -31,6 +32,7 @@ class _Reporter:
     def __init__(self, config: pytest.Config) -> None:
         options = config.option
         self.part, self.of = map(int, options.part.split("/"))
+        self.thorough = options.thorough
         self.order, self.end = options.order, time.monotonic() + options.seconds
         self.file = options.report.open("a", buffering=1)
 
@@ -40,6 +42,10 @@ class _Reporter:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """The tests of this process, in an order in which any that time cuts off are drawn at random."""
         chosen = [item for item in items if item.get_closest_marker("gpu")]
+        if not self.thorough:
+            usual = [item for item in chosen if not item.get_closest_marker("thorough")]
+            self.tell(thorough=len(chosen) - len(usual))
+            chosen = usual
         drawn = sorted(
             chosen, key=lambda item: hashlib.sha256(f"{self.order} {item.nodeid}".encode()).digest()
         )

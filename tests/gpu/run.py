@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from normgen.devices.cuda.toolchains import installed
 from tests.fakes.machine import LAUNCHERS
 from tests.gpu.conftest import SEED
 from tests.gpu.groups import GROUPS, Group
@@ -40,6 +41,7 @@ class Job:
     launcher: str
     group: Group
     part: int
+    seconds: float
 
     @property
     def name(self) -> str:
@@ -53,6 +55,7 @@ class Outcome:
     job: Job
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    thorough: int = 0  # cases that are left out
     seconds: float = 0.0
     fault: str = ""
 
@@ -63,7 +66,7 @@ class Outcome:
 def run_job(job: Job, options: argparse.Namespace, end: float) -> Outcome:
     """Run a process to its end, or for as long as there is time."""
     outcome = Outcome(job)
-    seconds = min(float(job.group.seconds), end - time.monotonic())
+    seconds = min(job.seconds, end - time.monotonic())
     if seconds < LEAST:
         outcome.fault = NO_TIME
         return outcome
@@ -72,9 +75,12 @@ def run_job(job: Job, options: argparse.Namespace, end: float) -> Outcome:
         sys.executable, "-m", "pytest", "-q", "--tb=short",
         "-p", "tests.gpu.reporting", "-p", "no:cacheprovider",
         f"--part={job.part}/{job.group.processes}", f"--seconds={seconds}", f"--order={options.seed}",
-        f"--report={events}", *job.group.files, *options.pytest,
+        f"--report={events}", *(["--thorough"] if options.thorough else []),
+        *job.group.files, *options.pytest,
     ]  # fmt: skip
     settings = {"NORMGEN_LAUNCHER": job.launcher, SEED: str(options.seed), "PYTHONPATH": _path()}
+    if job.group.nvrtc and installed("nvrtc"):
+        settings["NORMGEN_COMPILER"] = "nvrtc"
     start = time.monotonic()
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -103,6 +109,8 @@ def _read(outcome: Outcome, events: Path, status: int | None) -> None:
             begun = event["begins"]
         elif "note" in event:
             outcome.notes.append(event["note"])
+        elif "thorough" in event:
+            outcome.thorough = event["thorough"]
         else:
             known = outcome.tests.get(event["test"])
             if known is None or event["outcome"] == "failed":
@@ -132,6 +140,9 @@ def _by(launcher: str, built: threading.Thread, options: argparse.Namespace, end
     found: list[Outcome] = []
     alone = [group for group in options.groups if group.alone]
     last = end - sum(group.seconds for group in alone)
+    groups = [group for group in options.groups if not group.alone]
+    asked = sum(group.processes * group.seconds for group in groups) or 1
+    part = min(1.0, (last - time.monotonic()) * options.jobs / asked)
 
     def one(job: Job, end: float) -> None:
         if job.group.torch:
@@ -140,14 +151,16 @@ def _by(launcher: str, built: threading.Thread, options: argparse.Namespace, end
         found.append(outcome)
         print(_line(outcome), flush=True)
 
-    # While what PyTorch calls through is built, those that do without it run.
-    groups = sorted((group for group in options.groups if not group.alone), key=lambda group: group.torch)
-    jobs = [Job(launcher, group, part) for group in groups for part in range(group.processes)]
+    jobs = [
+        Job(launcher, group, place, part * group.seconds)
+        for group in groups
+        for place in range(group.processes)
+    ]
     with ThreadPoolExecutor(options.jobs) as pool:
         for done in [pool.submit(one, job, last) for job in jobs]:
             done.result()
     for group in alone:
-        one(Job(launcher, group, 0), end)
+        one(Job(launcher, group, 0, group.seconds), end)
     return found
 
 
@@ -218,8 +231,11 @@ def _left_out(outcomes: Sequence[Outcome], missing: Iterable[str]) -> None:
             by_reason[outcome.job.launcher, ", ".join(outcome.job.group.files), NO_TIME].append(
                 f"part {outcome.job.part + 1} of {outcome.job.group.processes}"
             )
-    if by_reason or missing:
+    thorough = {outcome.job.group.files: outcome.thorough for outcome in outcomes if outcome.thorough}
+    if by_reason or missing or thorough:
         print("\nNot run")
+    for files, many in thorough.items():
+        print(f"  {', '.join(files)}: {many} thorough cases, which GPU_ARGS=--thorough adds")
     for each in missing:
         print(f"  {each}")
     for (launcher, file, reason), tests in sorted(by_reason.items()):
@@ -256,6 +272,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", default="0", help="what random cases are drawn from")
     parser.add_argument("--minutes", type=float, default=9.5, help="for all of it")
     parser.add_argument("--jobs", type=int, default=max(2, os.cpu_count() or 2), help="processes at once")
+    parser.add_argument("--thorough", action="store_true", help="the thorough cases too, which take longer")
     parser.add_argument("--logs", type=Path, default=ROOT / "build" / "test-gpu", help="a folder for logs")
     parser.add_argument("pytest", nargs="*", help="further arguments of pytest, after --")
     options = parser.parse_args(arguments)

@@ -108,7 +108,10 @@ def _toggled(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def _wrt(random: Random, call: Call, sizes: Sizes) -> Call:
-    return replace(call, wrt=tuple(n for n in call.norm.definition.wrt if random.random() < 0.6))
+    """As many gradients as another call has, or others."""
+    names = call.norm.definition.wrt
+    few = [(name,) for name in names] + [tuple(n for n in names if n != name) for name in names]
+    return replace(call, wrt=random.choice([*few, ()]))
 
 
 def _scalars(random: Random, call: Call, sizes: Sizes) -> Call:

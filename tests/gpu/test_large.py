@@ -6,6 +6,8 @@ from these alone. Batches are one block repeated, whose statistics are those of 
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -22,11 +24,11 @@ GIB = 1 << 30
 def _memory(request):
     """Skip what the device has no room for, by name, and leave nothing behind."""
     needed = request.node.callspec.params.get("gib", 24) if hasattr(request.node, "callspec") else 24
+    gc.collect()
+    torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     if free < needed * GIB:
         pytest.skip(f"{free // GIB} GiB of the device are free, {needed} needed")
-    yield
-    torch.cuda.empty_cache()
 
 
 def _held(call, x, params, dy, rows):
@@ -97,8 +99,11 @@ def test_a_batch_of_2_to_the_32_elements(channels_last, gib):
     states = ("running_mean", "running_var")
     call = calls.Call("batchnorm", (("training", True),), sizes=sizes, dtypes=DTYPE_SETS[2], absent=states)
     x, dy = (torch.randn(samples, channels, side, side, device="cuda", dtype=torch.bfloat16) for _ in "xy")
-    many, many_dy = (each.contiguous(memory_format=format).repeat(times, 1, 1, 1) for each in (x, dy))
-    many, many_dy = (each.contiguous(memory_format=format) for each in (many, many_dy))
+    # Each time with its places in another turn, so that no thread adds up the same numbers again and again.
+    turns = torch.randint(side * side, (times, 1), device="cuda")
+    turns[0] = turns[-1] = 0
+    order = (torch.arange(side * side, device="cuda") + turns) % (side * side)
+    many, many_dy = (_turned(each, order).contiguous(memory_format=format) for each in (x, dy))
     params = {**_params(call, torch.float32), **dict.fromkeys(states)}
     whole = _whole(call, {"x": many.requires_grad_(), **params}, many_dy)
     for rows in (slice(0, samples), slice(-samples, None)):
@@ -107,6 +112,16 @@ def test_a_batch_of_2_to_the_32_elements(channels_last, gib):
         part.gradients = {name: each / times for name, each in whole.gradients.items() if name != "x"}
         part.gradients["x"] = whole.gradients["x"][rows]
         calls.check(part)
+
+
+def _turned(block, order):
+    """Images repeated along the batch, the places of each time in an order of their own."""
+    samples, channels, *places = block.shape
+    made = block.new_empty(len(order), samples, channels, order.shape[1])
+    flat = block.flatten(2)
+    for start in range(0, len(order), 1 << 13):  # a gather of all would take more memory than the result
+        made[start : start + (1 << 13)] = flat[:, :, order[start : start + (1 << 13)]].permute(2, 0, 1, 3)
+    return made.view(-1, channels, *places)
 
 
 def test_channels_that_begin_beyond_2_to_the_31():

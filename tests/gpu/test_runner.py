@@ -23,8 +23,12 @@ def test_that_fails():
 @pytest.mark.skip(reason="no such card")
 def test_that_is_left_out():
     pass
+
+@pytest.mark.thorough
+def test_that_is_thorough():
+    pass
 """
-CORES, MINUTES = 16, 4.75  # of the machine that it is laid out for, and for each of two launchers
+CORES, MINUTES = 16, 9.5  # of the machine that it is laid out for, by one launcher
 
 
 @pytest.fixture
@@ -51,6 +55,7 @@ def test_the_summary_names_all_that_did_not_pass(told):
     assert "test_that_fails\n      AssertionError: one is not two" in said
     assert "test_some.py: no such card: test_that_is_left_out" in said
     assert "cuda-bindings: a number: 7" in said
+    assert "test_some.py: 1 thorough cases, which GPU_ARGS=--thorough adds" in said
     *_, head, line, last = said.splitlines()
     assert head.split() == ["launcher", "group", "cases", "failed", "not", "run", "seconds"]
     assert line.split()[:5] == ["cuda-bindings", "some", "2", "1", "1"]

@@ -86,7 +86,7 @@ def device() -> None:
 def run(text: str, launcher: str = "pycuda") -> str:
     """What a process of its own says that runs this and ends without a complaint."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "NORMGEN_LAUNCHER": launcher}
-    command = [sys.executable, "-c", text]
+    command = [sys.executable, "-X", "faulthandler", "-c", text]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     for complaint in ("PyCUDA WARNING", "PyCUDA ERROR", "Exception ignored", "Traceback"):

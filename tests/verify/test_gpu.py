@@ -3,8 +3,10 @@ of real models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from normgen.verify.draw import draw, scalar_values
 from normgen.verify.expected import Expectation, Subject
 from normgen.verify.kernels import run_case
 from normgen.verify.memory import cuda
+from tests.sampling import paired
 from tests.verify.subjects import bundled_subject, case_of
 from tests.verify.test_specs import COMBINATIONS, check
 
@@ -50,9 +53,15 @@ def test_covering_cases(name: str, index: int) -> None:
     check(name, index, "cuda")
 
 
-@pytest.mark.parametrize("dtypes", DTYPE_SETS, ids=lambda dtypes: dtypes.name)
-@pytest.mark.parametrize("name", ROWWISE.split())
-@pytest.mark.parametrize("width", WIDTHS)
+def lengths() -> Iterator[object]:
+    """Each norm in each width, with element types in turn; the rest are thorough."""
+    axes = enumerate(ROWWISE.split()), enumerate(WIDTHS), enumerate(DTYPE_SETS)
+    for (i, name), (j, width), (k, dtypes) in product(*axes):
+        marks = () if (i + j + k) % len(DTYPE_SETS) == 0 else pytest.mark.thorough
+        yield pytest.param(name, width, dtypes, id=f"{name}-{width}-{dtypes.name}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "width", "dtypes"), lengths())
 def test_lengths_of_models(name: str, width: int, dtypes: DtypeSet) -> None:
     subject = bundled_subject(name, ATTRS.get(name, ()))
     rows = max(1, min(257, LARGEST // width))
@@ -74,13 +83,16 @@ IMAGES = (
 )
 
 
-@pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
-@pytest.mark.parametrize(("name", "samples", "groups", "channels", "places"), IMAGES)
-def test_images(name: str, samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet) -> None:
+@pytest.mark.parametrize(("image", "dtypes"), paired(IMAGES, DTYPE_SETS[:2]))
+def test_images(image: tuple[str, int, int, int, int], dtypes: DtypeSet) -> None:
+    name, samples, groups, channels, places = image
     subject = bundled_subject(name, (("groups", groups),))
     sizes = {"B": samples, "C": channels, "...": places}
     prove_there(subject, make_case(subject.definition, 1, 1, dtypes, sizes))
 
+
+F32, BF16 = DTYPE_SETS[:2]
+RUNS = ((F32, "forward"), (BF16, "backward"), (F32, "backward"), (BF16, "forward"))
 
 # (samples, groups, channels of each, places): samples whose blocks keep them, all at once and in several
 # rounds; slices that are short at the end, vectors across groups, narrow ones, groups of one channel,
@@ -97,12 +109,10 @@ RESIDENT = (
 )
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
-@pytest.mark.parametrize(("samples", "groups", "channels", "places"), RESIDENT)
-def test_samples_that_stay_on_chip(
-    samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet, direction: str
-) -> None:
+@pytest.mark.parametrize(("sizes", "run"), paired(RESIDENT, RUNS))
+def test_samples_that_stay_on_chip(sizes: tuple[int, int, int, int], run: tuple[DtypeSet, str]) -> None:
+    dtypes, direction = run
+    samples, groups, channels, places = sizes
     subject = bundled_subject("groupnorm_channels_last", (("groups", groups),))
     norm = Norm(subject.norm.package, planner=partial(plan_launches, strategy="resident"))
     made = make_case(subject.definition, 1, 1, dtypes, {"B": samples, "C": channels, "...": places})
@@ -114,10 +124,10 @@ def test_samples_that_stay_on_chip(
 BANDED = ((512, 50176), (256, 25087), (2048, 3136), (64, 200704), (96, 5001), (70, 9999), (1024, 50176))
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
-@pytest.mark.parametrize(("channels", "places"), BANDED)
-def test_bands_that_stay_on_chip(channels: int, places: int, dtypes: DtypeSet, direction: str) -> None:
+@pytest.mark.parametrize(("sizes", "run"), paired(BANDED, RUNS))
+def test_bands_that_stay_on_chip(sizes: tuple[int, int], run: tuple[DtypeSet, str]) -> None:
+    dtypes, direction = run
+    channels, places = sizes
     subject = bundled_subject("batchnorm_channels_last")
     norm = Norm(subject.norm.package, planner=partial(plan_launches, strategy="resident"))
     made = make_case(subject.definition, 1, 1, dtypes, {"C": channels, "...": places})
