@@ -154,7 +154,7 @@ __device__ __forceinline__ void bulk_commit() {
 // have.
 template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arrival, int parity) {
 #if defined(NORMGEN_HOST)
-    normgen_bulk_wait(PENDING);
+    normgen_bulk_wait(PENDING, arrival, parity);
 #else
     while (!has_arrived<false>(arrival, parity)) {}
 #endif

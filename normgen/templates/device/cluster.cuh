@@ -98,7 +98,7 @@ __device__ __forceinline__ void end_message() {
 // Waits until all that was sent to this block has arrived.
 __device__ __forceinline__ void await_sent(arrival_t* arrival, int parity) {
 #if defined(NORMGEN_HOST)
-    normgen_await_sent();
+    normgen_await_sent(arrival, parity);
 #else
     while (!has_arrived<true>(arrival, parity)) {}
 #endif

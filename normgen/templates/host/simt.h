@@ -179,7 +179,11 @@ SIMT_INLINE void normgen_async_copy(void* shared, const void* global, int bytes)
 SIMT_INLINE void normgen_async_commit() { simt_async_commit(); }
 SIMT_INLINE void normgen_async_wait(int pending_groups) { simt_async_wait(pending_groups); }
 // By all threads of a block: until copies of its first thread are made. Nothing else is ordered by that.
-SIMT_INLINE void normgen_bulk_wait(int pending_groups, SIMT_LINE) { simt_bulk_wait(pending_groups, line); }
+// `arrival`, `parity`: the mbarrier that counts them, and of which phase.
+SIMT_INLINE void normgen_bulk_wait(int pending_groups, const void* arrival, int parity, SIMT_LINE) {
+  simt_phase(arrival, parity, line);
+  simt_bulk_wait(pending_groups, line);
+}
 
 // What a hint to the caches is about: memory of the launch, which is not touched.
 SIMT_INLINE void normgen_named(const void* address, unsigned long long bytes) { simt_named(address, bytes); }
@@ -200,7 +204,10 @@ SIMT_INLINE void normgen_cluster_sync(SIMT_LINE) { simt_cluster_barrier(line); }
 // awaited there by every thread. What a sender did before, and its warp before its last __syncwarp, comes
 // before what follows the wait.
 SIMT_INLINE void normgen_sent(SIMT_LINE) { simt_sent(line); }
-SIMT_INLINE void normgen_await_sent(SIMT_LINE) { simt_await_sent(line); }
+SIMT_INLINE void normgen_await_sent(const void* arrival, int parity, SIMT_LINE) {
+  simt_phase(arrival, parity, line);
+  simt_await_sent(line);
+}
 template <class T>
 SIMT_INLINE T* normgen_remote_shared(T* local, unsigned rank, SIMT_LINE) {
   return (T*)simt_remote_shared(local, rank, line);

@@ -27,6 +27,7 @@ void simt_named_barrier(unsigned barrier, unsigned threads, int line);
 void simt_cluster_barrier(int line);
 void simt_sent(int line);
 void simt_await_sent(int line);
+void simt_phase(const void* arrival, int parity, int line);
 void simt_grid_barrier(int line);
 void simt_fence();
 void simt_sleep(int line);

@@ -124,6 +124,16 @@ void simt_sent(int line) {
   t.sent[t.sends++ % REMEMBERED_SENDS] = {++state.clock, state.blocks[t.slot].warp_time[t.warp]};
 }
 
+// Phases of an mbarrier have parity 0 and 1 in turn. A thread that asks for the other one goes on at once, or
+// never.
+void simt_phase(const void* arrival, int parity, int line) {
+  std::vector<Phases>& all = current->phases;
+  size_t which = 0;
+  while (which < all.size() && all[which].arrival != arrival) which++;
+  if (which == all.size()) all.push_back({arrival, 0});
+  if (parity != (all[which].awaited++ & 1)) simt_fail("wait for the other parity of an mbarrier", line);
+}
+
 void simt_await_sent(int line) {
   current->line = line;
   current->status = AT_SENT;

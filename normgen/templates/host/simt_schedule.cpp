@@ -64,6 +64,7 @@ void begin_block(unsigned slot, uint64_t linear) {
     t.acquired = 0;
     t.groups = t.sends = t.awaited = t.landed = 0;
     t.copies.clear();
+    t.phases.clear();
   }
   if (state.block_count > 1) {
     if (block.image.size() < state.module->segment_bytes) block.image.resize(state.module->segment_bytes);

@@ -38,6 +38,12 @@ struct Sent {
   uint32_t time, warp_time;
 };
 
+// How many phases of an mbarrier a thread has awaited.
+struct Phases {
+  const void* arrival;
+  int awaited;
+};
+
 // One CUDA thread, run by one fiber. In front, in one line of the cache, is what a switch and a warp
 // collective need.
 struct alignas(64) Thread {
@@ -62,6 +68,7 @@ struct alignas(64) Thread {
   // messages to the block of its lane's number, and those to its own that it awaited
   unsigned sends, awaited;
   unsigned landed;                // bulk copies of its block that it awaited
+  std::vector<Phases> phases;     // of the mbarriers at which it waited
   unsigned groups;                // of asynchronous copies, committed so far
   std::vector<AsyncCopy> copies;  // not yet made, oldest first
   Sent sent[REMEMBERED_SENDS];    // the last of its messages
