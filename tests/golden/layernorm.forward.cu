@@ -122,28 +122,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     if constexpr (REALIGNED && TEAM <= 32) __syncwarp();
     // results
     Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
+    // no load may pass a store: what rows share is loaded for some vectors together
+    constexpr int TOGETHER = LATE
+        ? vectors_together<THREADS, MIN_BLOCKS, VEC, ITEMS>(ITEMS * (int(sizeof(x_t))),
+        READ_B * int(sizeof(b_t)) + READ_W * int(sizeof(w_t))) : ITEMS;
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            float b[VEC];
-            if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-            unpack_or<READ_B>(b_words[item], 0.f, b);
-            float w[VEC];
-            if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            unpack_or<READ_W>(w_words[item], 1.f, w);
-            float x[VEC];
-            keep_packed(x_words[item]);
-            unpack(x_words[item], x);
-            float y_out[VEC];
+    for (int first = 0; first < ITEMS; first += TOGETHER) {
+        const int end = first + TOGETHER < ITEMS ? first + TOGETHER : ITEMS;
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+        for (int item = first; item < end; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+                if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             }
-            if (WANT_Y && live) {
-                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                if constexpr (REALIGNED) y_packed[item] = packed;
-                else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+        }
+#pragma unroll
+        for (int item = first; item < end; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                float b[VEC];
+                unpack_or<READ_B>(b_words[item], 0.f, b);
+                float w[VEC];
+                unpack_or<READ_W>(w_words[item], 1.f, w);
+                float x[VEC];
+                keep_packed(x_words[item]);
+                unpack(x_words[item], x);
+                float y_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                }
+                if (WANT_Y && live) {
+                    const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                    if constexpr (REALIGNED) y_packed[item] = packed;
+                    else
+                        Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                            packed);
+                }
             }
         }
     }
@@ -672,33 +688,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             const int lane = again;
             // results
             Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
+            // no load may pass a store: what rows share is loaded for some vectors together
+            constexpr int TOGETHER = LATE
+                ? vectors_together<THREADS, MIN_BLOCKS, VEC, ITEMS>(HELD * (int(sizeof(x_t))),
+                READ_B * int(sizeof(b_t)) + READ_W * int(sizeof(w_t))) : ITEMS;
 #pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (Layout::has(item, lane, column)) {
-                    float b[VEC];
-                    if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-                    unpack_or<READ_B>(b_words[item], 0.f, b);
-                    float w[VEC];
-                    if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
-                    float x[VEC];
-                    if (item >= HELD) {
-                        x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
-                    }
-                    keep_packed(x_words[item]);
-                    unpack(x_words[item], x);
-                    float y_out[VEC];
+            for (int first = 0; first < ITEMS; first += TOGETHER) {
+                const int end = first + TOGETHER < ITEMS ? first + TOGETHER : ITEMS;
 #pragma unroll
-                    for (int i = 0; i < VEC; ++i) {
-                        y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                for (int item = first; item < end; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+                        if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     }
-                    if (WANT_Y && live) {
-                        const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                        if constexpr (REALIGNED) y_packed[item] = packed;
-                        else
-                            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
-                                packed);
+                }
+#pragma unroll
+                for (int item = first; item < end; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        float b[VEC];
+                        unpack_or<READ_B>(b_words[item], 0.f, b);
+                        float w[VEC];
+                        unpack_or<READ_W>(w_words[item], 1.f, w);
+                        float x[VEC];
+                        if (item >= HELD) {
+                            x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
+                        }
+                        keep_packed(x_words[item]);
+                        unpack(x_words[item], x);
+                        float y_out[VEC];
+#pragma unroll
+                        for (int i = 0; i < VEC; ++i) {
+                            y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                        }
+                        if (WANT_Y && live) {
+                            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                            if constexpr (REALIGNED) y_packed[item] = packed;
+                            else
+                                Layout::store_vector(
+                                    y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+                        }
                     }
                 }
             }
@@ -1004,35 +1034,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
         // results
-#pragma unroll 4
-        for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
-            Vector<b_t, VEC> b_words;
-            if constexpr (READ_B) {
-                b_words = load_vector<VEC>(b_ptr + column);
-            }
-            float b[VEC];
-            unpack_or<READ_B>(b_words, 0.f, b);
-            Vector<w_t, VEC> w_words;
-            if constexpr (READ_W) {
-                w_words = load_vector<VEC>(w_ptr + column);
-            }
-            float w[VEC];
-            unpack_or<READ_W>(w_words, 1.f, w);
-            Vector<x_t, VEC> x_words;
-            if constexpr (STAGED) {
-                x_words = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
-            } else {
-                x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
-            }
-            float x[VEC];
-            unpack(x_words, x);
-            float y_out[VEC];
+        constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0,
+            READ_B * int(sizeof(b_t)) + READ_W * int(sizeof(w_t)) + int(sizeof(x_t)));
+#pragma unroll 1
+        for (int first = 0; (first * TEAM + lane) * VEC < LENGTH; first += TOGETHER) {
+            Vector<b_t, VEC> b_words[TOGETHER];
+            Vector<w_t, VEC> w_words[TOGETHER];
+            Vector<x_t, VEC> x_words[TOGETHER];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+            for (int k = 0; k < TOGETHER; ++k) {
+                const int item = first + k, column = (item * TEAM + lane) * VEC;
+                if (column >= LENGTH) continue;
+                if constexpr (READ_B) {
+                    b_words[k] = load_vector<VEC>(b_ptr + column);
+                }
+                if constexpr (READ_W) {
+                    w_words[k] = load_vector<VEC>(w_ptr + column);
+                }
+                if constexpr (STAGED) {
+                    x_words[k] = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
+                } else {
+                    x_words[k] = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                }
             }
-            if (WANT_Y && live) {
-                store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, pack<y_t>(y_out));
+#pragma unroll
+            for (int k = 0; k < TOGETHER; ++k) {
+                const int item = first + k, column = (item * TEAM + lane) * VEC;
+                if (column >= LENGTH) continue;
+                float b[VEC];
+                unpack_or<READ_B>(b_words[k], 0.f, b);
+                float w[VEC];
+                unpack_or<READ_W>(w_words[k], 1.f, w);
+                float x[VEC];
+                unpack(x_words[k], x);
+                float y_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                }
+                if (WANT_Y && live) {
+                    store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, pack<y_t>(y_out));
+                }
             }
         }
         if (WANT_MU && live && lane == 0) {

@@ -331,6 +331,7 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
         }
     }
 };
+
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
@@ -468,22 +469,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const float row_1 = eps + sum_1 * (1.f / float(size_D));
     const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
 
-    // results
+    // no load may pass a store: what rows share is loaded for some vectors together
+    constexpr int TOGETHER = ITEMS;
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        float w[VEC];
-        unpack_or<READ_W>(w_words[item], 1.f, w);
-        float x[VEC];
-        keep_packed(x_words[item]);
-        unpack(x_words[item], x);
-        float y_out[VEC];
+    for (int first = 0; first < ITEMS; first += TOGETHER) {
+        const int end = first + TOGETHER < ITEMS ? first + TOGETHER : ITEMS;
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+        for (int item = first; item < end; ++item) {
+            const int column = Layout::column(item, lane);
         }
-        const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-        Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+#pragma unroll
+        for (int item = first; item < end; ++item) {
+            const int column = Layout::column(item, lane);
+            float w[VEC];
+            unpack_or<READ_W>(w_words[item], 1.f, w);
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack(x_words[item], x);
+            float y_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+            }
+            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+        }
     }
     if (lane == 0) {
         store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

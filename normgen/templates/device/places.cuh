@@ -1,5 +1,15 @@
 #pragma once
 
+// How many of a thread's vectors find place in registers together, with `late` bytes of each element
+// of theirs, beside what the elements of one vector take and vectors of `held` bytes of each element.
+template <int THREADS, int MIN_BLOCKS, int VEC, int ITEMS>
+__device__ __forceinline__ constexpr int vectors_together(int held, int late) {
+    constexpr int ALL = 65536 / (THREADS * MIN_BLOCKS);
+    const int spare = (ALL < 255 ? ALL : 255) - 16 - 3 * VEC - VEC * held / 4;
+    const int together = spare * 4 / (late * VEC > 0 ? late * VEC : 1);
+    return together < 1 ? 1 : together < ITEMS ? together : ITEMS;
+}
+
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In

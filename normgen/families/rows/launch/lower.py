@@ -121,7 +121,8 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         "UNTAGGED": 0 if alone else _untagged(rows), "RUN": rows.run, "MEMBERS": s.members,
         "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": s.stages * spare_words(s) * WORD,
         "BATCH": form.batch(s), "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
-        "LATE": s.late, "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged,
+        "LATE": s.late and not (alone and s.form == "registers"),  # a block alone has all registers
+        "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged,
     }  # fmt: skip
     own = {"rows": rows.rows, "blocks": rows.blocks_per_segment, "split": rows.split}
     accumulating = Accumulating(
