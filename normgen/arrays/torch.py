@@ -61,6 +61,11 @@ class Torch(Library):
             raise TypeError(_LAZY)
         return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
 
+    def seen(self, array: Any) -> tuple[Any, Any]:
+        """The same, of a tensor that kernels are known to take."""
+        pointer = array.data_ptr()
+        return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
+
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
         made = self.strided(like, device, shape, packed(shape), element_types(sys.modules["torch"])[dtype])
         return made, made.data_ptr()

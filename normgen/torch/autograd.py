@@ -29,14 +29,10 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
     if operators.recorded(tensors):
         check_kinds(step.operands, tensors)  # PyTorch would say that it lacks an operator
         return operators.call(step, tensors, numbers, wanted)
-    return _run(step, tensors, numbers, wanted)
-
-
-def _run(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
     try:
         made = step.run(tensors, numbers, wanted)
     except RuntimeError:
-        if not any(tensor is not None and private.is_batch(tensor) for tensor in tensors):
+        if not operators.has_batch(tensors):
             raise
         return operators.call(step, tensors, numbers, wanted)
     _written(step, tensors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +12,8 @@ from normgen.arrays.views import packed
 from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
 from normgen.launching.layout import Shape
-from normgen.runtime.calls.prepared import NOWHERE, PreparedCall, fire
-from normgen.runtime.calls.workspace import MEMORY
+from normgen.runtime.calls.bounded import Bounded
+from normgen.runtime.calls.prepared import PreparedCall
 from normgen.runtime.norm import Norm
 from normgen.torch import native
 from normgen.torch.dtypes import NAMES, TYPES
@@ -23,8 +22,8 @@ Tensors = tuple[Any, ...]  # in order, None for those left out
 Numbers = tuple[float, ...]
 
 KEPT = 1024
-# (one of the operands, all of them, the addresses of those that are there) -> all results in order.
-Repeated = Callable[[Any, Tensors, list[Any]], tuple[Any, ...]]
+# (one of the operands, all of them, numbers, the addresses of those that are there) -> all results in order.
+Repeated = Callable[[Any, Tensors, Numbers, list[Any]], tuple[Any, ...]]
 
 
 class Known(NamedTuple):
@@ -46,7 +45,7 @@ class Wanted(NamedTuple):
     types: tuple[tuple[str, torch.dtype], ...] = ()
 
 
-# (operands, numbers, what is wanted) -> what runs such calls, if not the usual.
+# (operands, numbers, what is wanted) -> what runs such calls, with whatever numbers, if not the usual.
 Unusual = Callable[[Tensors, Numbers, Wanted], "Known | None"]
 
 
@@ -61,20 +60,22 @@ class Calls:
         self._results = tuple(self._dispatcher.direction.results)
         records = self._dispatcher.direction.results.values()
         self._gradient_of = {record.source: place for place, record in enumerate(records)}
-        self._known: dict[tuple[Any, ...], Known] = {}
+        bounds = map(self._dispatcher.arguments.bounds, self._attrs)
+        self._bounds = [each for each in bounds if each is not None]
+        self._known: Bounded[Any, Known] = Bounded(KEPT)
         self._fast: Any = None  # those in the extension
         keeps_calls(self)
 
     def forget(self) -> None:
         """Prepare every call again when it comes next."""
-        self._known.clear()
+        self._known.forget()
         if self._fast is not None:
             self._fast.forget()
 
     def fast(self, extension: Any) -> Any:
         """The calls in C++, which learn what is prepared here."""
         if self._fast is None:
-            self._fast = extension.Calls(KEPT)
+            self._fast = extension.Calls(KEPT, self._bounds)
         return self._fast
 
     def run(
@@ -89,27 +90,32 @@ class Calls:
             results: tuple[Any, ...] | None = fast.run(self._asked(wanted), numbers, tensors)
             if results is not None:
                 return results
-        key: list[Any] = [wanted, numbers]
+        key: list[Any] = [wanted]
         pointers = []
         owner = None
         for tensor in tensors:
             if tensor is None:
                 key.append(None)
             else:
-                owner, pointer = tensor, tensor.data_ptr()
-                pointers.append(pointer)
+                owner, (pointer, lies) = tensor, TORCH.seen(tensor)
                 if tensor.is_neg() or (not pointer and tensor._is_zerotensor()):
                     return self.run(self._resolved(tensors), numbers, wanted)
-                key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, pointer & 15)
-        known = self._known.get(found := tuple(key))
+                pointers.append(pointer)
+                key.append(lies)
+        known = self._known.get(found := tuple(key)) if self._allows(numbers) else None
         if known is None:
             known = self._unusual(tensors, numbers, wanted) or self.prepare(tensors, numbers, wanted)
-            for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
-                self._known.pop(oldest, None)
-            self._known[found] = known
+            self._known.keep(found, known)
         if fast is not None and (prepare := known.in_extension) is not None:
-            fast.learn(self._asked(wanted), numbers, tensors, lambda: prepare(native.EXTENSION.loaded))
-        return known.repeated(owner, tensors, pointers)
+            fast.learn(self._asked(wanted), tensors, lambda: prepare(native.EXTENSION.loaded))
+        return known.repeated(owner, tensors, numbers, pointers)
+
+    def _allows(self, numbers: Numbers) -> bool:
+        """Whether numbers are plainly within their bounds."""
+        for number, (low, high) in zip(numbers, self._bounds, strict=True):
+            if number is None or not low <= number <= high:
+                return False
+        return True
 
     def _asked(self, wanted: Wanted) -> tuple[Any, ...]:
         """What is wanted, as C++ knows it."""
@@ -153,7 +159,7 @@ class Calls:
             (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
             for place, (shape, dtype) in enumerate(prepared.made)
         )
-        return repeated(prepared, settled.head[len(prepared.operands) :], layouts)
+        return repeated(prepared, tuple(map(self._attrs.index, prepared.numbers)), layouts)
 
 
 def strides_last(shape: Shape) -> tuple[Shape, Shape]:
@@ -162,36 +168,27 @@ def strides_last(shape: Shape) -> tuple[Shape, Shape]:
     return (shape[0], shape[-1], *shape[1:-1]), (strides[0], strides[-1], *strides[1:-1])
 
 
-def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Known:
-    """What makes a call again, on other tensors that lie alike. `numbers`: what follows the addresses of
-    operands among its arguments; `layouts`: of the results to make."""
-    general = _general(prepared, numbers, layouts)
+def repeated(prepared: PreparedCall, numbers: tuple[int, ...], layouts: tuple[Layout, ...]) -> Known:
+    """What makes a call again, on other tensors that lie alike. `numbers`: which of a call's its launches
+    take; `layouts`: of the results to make."""
+    device, fields, strided = prepared.device, prepared.fields, TORCH.strided
+
+    def call(owner: Any, tensors: Tensors, given: Numbers, pointers: list[Any]) -> tuple[Any, ...]:
+        results: list[Any] = [strided(owner, device, *layout) for layout in layouts]
+        stream = 0 if device == HOST else TORCH.stream(owner, device)
+        taken = [given[place] for place in numbers]
+        pool = [*pointers, *taken, *[result.data_ptr() for result in results]]
+        prepared.run(TORCH, owner, stream, pool)
+        results.append(None)
+        return fields(results)
+
     launcher = None if prepared.idle else native.launcher_of(prepared)
     if launcher is None:
-        return Known(general)
+        return Known(call)
     if prepared.device != HOST:
         native.EXTENSION.ask()
 
     def in_extension(node: Any) -> Any:
         return native.prepared_in_extension(node, launcher, prepared, numbers, layouts)
 
-    return Known(general, in_extension)
-
-
-def _general(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:
-    device, fields = prepared.device, prepared.fields
-    strided = TORCH.strided
-
-    def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
-        results: list[Any] = [strided(owner, device, *layout) for layout in layouts]
-        stream = 0 if device == HOST else TORCH.stream(owner, device)
-        placed = prepared.place_scratch(MEMORY, TORCH, owner, stream) if prepared.scratch.size else NOWHERE
-        pool = [*pointers, *numbers, *[result.data_ptr() for result in results], *placed.addresses]
-        launches = prepared.ready(pool, placed)
-        if prepared.idle:
-            prepared.clear(pool, stream)
-        fire(launches, placed, stream)
-        results.append(None)
-        return fields(results)
-
-    return call
+    return Known(call, in_extension)

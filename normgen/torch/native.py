@@ -133,10 +133,10 @@ def prepared_in_extension(
     node: Any,
     launcher: Launcher,
     prepared: PreparedCall,
-    numbers: tuple[Any, ...],
+    numbers: tuple[int, ...],
     layouts: tuple[Any, ...],
 ) -> Any:
-    """A call as the extension `node` makes it."""
+    """A call as the extension `node` makes it. `numbers`: which of a call's its launches take."""
     scratch, device = prepared.scratch, prepared.device
 
     def zeros(stream: int) -> tuple[int, object] | None:
@@ -168,25 +168,39 @@ def filled(record: Any, **fields: Any) -> Any:
     return record
 
 
-def _launches(node: Any, launcher: Launcher, prepared: PreparedCall, numbers: tuple[Any, ...]) -> list[Any]:
+def _launches(node: Any, launcher: Launcher, prepared: PreparedCall, numbers: tuple[int, ...]) -> list[Any]:
     operands, made = len(prepared.operands), len(prepared.made)
     scratch = len(prepared.scratch.offsets)
     first_made = operands + len(numbers)
-    # Where addresses lie in the pool, and which of the extension's they are.
-    sources = {place: place for place in range(operands)}
-    sources |= {first_made + index: operands + index for index in range(made + scratch)}
-    values = [0] * operands + [*numbers] + [0] * (made + scratch) + [*prepared.constants]
-    return [_launch(node.Launch(), step, values, sources, launcher.function(step)) for step in prepared.steps]
+    # By place in the pool: which address of the extension's, which number, or what else is there.
+    addresses = {place: place for place in range(operands)}
+    addresses |= {first_made + index: operands + index for index in range(made + scratch)}
+    given = dict(enumerate(numbers, operands))
+    constants = dict(enumerate(prepared.constants, first_made + made + scratch))
+    return [
+        _launch(node.Launch(), step, addresses, given, constants, launcher.function(step))
+        for step in prepared.steps
+    ]
 
 
-def _launch(record: Any, step: Step, values: list[Any], sources: dict[int, int], function: int) -> Any:
+def _launch(
+    record: Any,
+    step: Step,
+    addresses: dict[int, int],
+    numbers: dict[int, int],
+    constants: dict[int, Any],
+    function: int,
+) -> Any:
     launch = step.launch
     assert len(launch.format) == len(step.places), launch.format
-    patches = []
+    patches, floats = [], []
     for index, place in enumerate(step.places):
-        if place in sources:
-            size = struct.calcsize(launch.format[index])
-            patches.append((struct.calcsize(launch.format[: index + 1]) - size, sources[place]))
+        offset = struct.calcsize(launch.format[: index + 1]) - struct.calcsize(launch.format[index])
+        if place in addresses:
+            patches.append((offset, addresses[place]))
+        elif place in numbers:
+            assert launch.format[index] == "f", launch.format
+            floats.append((offset, numbers[place]))
     return filled(
         record,
         function=function,
@@ -195,6 +209,7 @@ def _launch(record: Any, step: Step, values: list[Any], sources: dict[int, int],
         shared=launch.shared,
         early=launch.programmatic,
         clears=bool(launch.clears),
-        arguments=struct.pack(launch.format, *[values[place] for place in step.places]),
+        arguments=struct.pack(launch.format, *[constants.get(place, 0) for place in step.places]),
         patches=patches,
+        floats=floats,
     )

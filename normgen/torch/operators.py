@@ -160,12 +160,29 @@ def call(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: Wanted) -
     """The results of a step by its operator. States are written."""
     if private.LEVELS is None and recorded(tensors):
         wanted = step.recorded(wanted).computed
+    if not torch.compiler.is_compiling() and has_batch(tensors):
+        return _samples(step, tensors, numbers, wanted)
     made = _several(step.operator(*tensors, *numbers, *_asked(step, wanted)))
     for name, new in zip(step.updated, made[len(step.results) :], strict=True):
         state = tensors[step.operands.index(name)]
         if state is not None:
             state.copy_(new)
     return made[: len(step.results)]
+
+
+def has_batch(tensors: Sequence[Any]) -> bool:
+    """Whether one of these is a batch of the older vmap, which takes no operators that may return None."""
+    return any(isinstance(each, torch.Tensor) and private.is_batch(each) for each in tensors)
+
+
+def _samples(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: Wanted) -> tuple[Any, ...]:
+    """The results for a batch of the older vmap."""
+    dims = [0 if each is not None and private.is_batch(each) else None for each in tensors]
+    plain = tuple(private.of_batch(t) if dim == 0 else t for t, dim in zip(tensors, dims, strict=True))
+    check_states(step, dims, plain)
+    size = plain[dims.index(0)].shape[0]
+    made, places = batched(step, lambda one: call(step, one, numbers, wanted), size, dims, plain, wanted)
+    return tuple(t if at is None else private.as_batch(t, at) for t, at in zip(made, places, strict=True))
 
 
 def _asked(step: Step, wanted: Wanted) -> tuple[Any, ...]:

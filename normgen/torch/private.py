@@ -55,6 +55,8 @@ def _levels() -> Levels | None:
 
 _ACTIVE = _find("torch._C", "_are_functorch_transforms_active", "_len_torch_dispatch_stack")
 _KEYS = _find("torch._C", "_dispatch_keys", "_parse_dispatch_key")
+_BATCH = _find("torch", "_add_batch_dim", "_remove_batch_dim")
+_NESTING = _find("torch._C", "_vmapmode_increment_nesting", "_vmapmode_decrement_nesting")
 _AUTOCAST = _find("torch._C", "_is_any_autocast_enabled")
 _VF = _find("torch", "_VF")
 _HOOKS = _find("torch.nn.modules.module", "_has_any_global_hook")
@@ -89,7 +91,29 @@ def hooked_everywhere() -> bool:
 
 def is_batch(tensor: torch.Tensor) -> bool:
     """Whether it is a batch of the older vmap, that of `torch.autograd.grad(..., is_grads_batched=True)`."""
-    return _KEYS is not None and bool(_KEYS[0](tensor).has(_KEYS[1]("Batched")))
+    return bool(_KEYS and _BATCH and _NESTING) and _KEYS[0](tensor).has(_KEYS[1]("Batched"))  # type: ignore[index]
+
+
+def of_batch(tensor: torch.Tensor) -> torch.Tensor:
+    """A batch as a tensor whose first dimension it is."""
+    assert _BATCH is not None
+    made: torch.Tensor = _BATCH[1](tensor, _level(), 1, 0)
+    return made
+
+
+def as_batch(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """A tensor as a batch along one of its dimensions."""
+    assert _BATCH is not None
+    made: torch.Tensor = _BATCH[0](tensor, dim, _level())
+    return made
+
+
+def _level() -> int:
+    """That of the vmap around."""
+    assert _NESTING is not None
+    level = _NESTING[0]() - 1
+    _NESTING[1]()
+    return int(level)
 
 
 def may_autocast() -> bool:

@@ -186,15 +186,15 @@ class Step:
         direction = self.direction
         types = [*(tensor.dtype for tensor in tensors if tensor is not None), *dict(wanted.types).values()]
         if torch.float64 in types:
-            return Known(lambda _, given, __: self._interpreted(given, numbers, wanted))
+            return Known(lambda _, given, values, __: self._interpreted(given, values, wanted))
         if _without_data(tensors):
-            return Known(lambda _, given, __: self._imagined(given, wanted))
+            return Known(lambda _, given, *__: self._imagined(given, wanted))
         last = layouts.results_last(direction, tensors)
         if not last:
             return None
         if self._last_calls is None:
             plain = self._plain_calls
-            return Known(lambda _, given, __: self._laid(plain.run(given, numbers, wanted), last))
+            return Known(lambda _, given, values, __: self._laid(plain.run(given, values, wanted), last))
         given = layouts.innermost(tensors, direction)
         return self._last_calls.prepare(given, numbers, wanted, last)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,16 @@ def test_what_an_earlier_kernel_may_touch() -> None:
         replace(idle, final_reads=(replace(x, tensor="dx"),)),
     )
     assert [over(each, kernel) for each in earlier] == [[]] * 4
+
+
+@pytest.mark.parametrize("name", ["softmax", "rmsnorm", "layernorm"])
+def test_a_view_that_is_permuted_is_not_written_over(name: str) -> None:
+    """Its elements lie elsewhere than the result's, though both take the same bytes."""
+    for shape in ((6, 6), (4, 3, 4), (4, 4, 4)):
+        for order in list(permutations(range(len(shape))))[1:]:
+            memory = draw(*shape)
+            x = memory.transpose(order)
+            want = norm(name).forward(x).y
+            with pytest.raises(ValueError, match=r"out\['y'\] overlaps x"):
+                norm(name).forward(x, out={"y": memory.reshape(x.shape)})
+            assert np.array_equal(norm(name).forward(x).y, want)

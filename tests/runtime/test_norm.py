@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -131,19 +132,20 @@ def test_what_is_only_there_elsewhere_is_said() -> None:
 # Scratch memory
 
 
-def test_workspace_is_kept_for_each_thread_and_grows() -> None:
-    norm, recorder = made()
+def test_scratch_memory_of_calls_at_once_is_apart() -> None:
+    here = threading.Barrier(2)
+    places: list[tuple[int, ...]] = []
 
-    def scratch(x: Any, dy: Any) -> tuple[int, ...]:
-        norm.backward(dy, x, W if x.shape[1] == 8 else zeros(x.shape[1]), RSTD)
-        return tuple(recorder.last()[-3:-1])
+    class Meeting(stubs.Recorder):
+        def launch(self, *given: Any) -> None:
+            super().launch(*given)
+            places.append(tuple(self.launches[-1][1][-3:-1]))
+            here.wait(10)
 
-    first = scratch(X, DY)
-    assert first == scratch(X, DY) and all(p % 256 == 0 for p in first) and len(set(first)) == 2
-    (other,) = at_once(lambda: scratch(X, DY))
-    assert not set(other) & set(first)
-    larger = scratch(zeros(4, 4096), zeros(4, 4096))
-    assert larger != first and scratch(X, DY)[0] == larger[0]
+    norm = stubs.norm(stubs.package(), Meeting())
+    at_once(*[lambda: norm.backward(DY, X, W, RSTD)] * 2)
+    assert len({place for each in places for place in each}) == 4
+    assert all(place % 256 == 0 for each in places for place in each)
 
 
 def test_workspace_may_come_from_the_caller() -> None:

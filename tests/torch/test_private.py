@@ -17,7 +17,7 @@ HOMES = {
     "torch.autograd.forward_ad": ("_set_fwd_grad_enabled",),
     "torch._functorch.pyfunctorch": ("TransformType", "retrieve_current_functorch_interpreter"),
     "torch._subclasses.fake_tensor": ("FakeTensorMode",),
-    "torch": ("_VF",),
+    "torch": ("_VF", "_add_batch_dim", "_remove_batch_dim"),
     "torch._C": (
         "_are_functorch_transforms_active",
         "_len_torch_dispatch_stack",
@@ -26,6 +26,8 @@ HOMES = {
         "_dispatch_keys",
         "_parse_dispatch_key",
         "_is_any_autocast_enabled",
+        "_vmapmode_increment_nesting",
+        "_vmapmode_decrement_nesting",
     ),
 }
 NAMES = [(home, name) for home, names in HOMES.items() for name in (*names, *[""][: home != "torch"])]

@@ -8,7 +8,6 @@ results, fill in addresses and launch.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,10 +19,11 @@ from normgen.package.direction import Direction
 from normgen.package.records import Package
 from normgen.runtime.calls.arguments import Arguments, Request
 from normgen.runtime.calls.assemble import Assembler, Executors, Planner
+from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.calls.look import ViewedCall, look
-from normgen.runtime.calls.prepared import NOTHING, NOWHERE, PreparedCall, fire
+from normgen.runtime.calls.prepared import NOTHING, PreparedCall
 from normgen.runtime.calls.shortcut import Brief, Shortcut, brief, shortcut
-from normgen.runtime.calls.workspace import MEMORY, supplied
+from normgen.runtime.calls.workspace import supplied
 
 PREPARED_KEPT = 4096
 SHORTCUTS_KEPT = 256
@@ -51,16 +51,14 @@ class Dispatcher:
         self.result = result
         self.arguments = Arguments(package, direction)
         self.assembler = Assembler(direction, executors, planner)
-        self._lock = threading.Lock()
-        self._prepared: dict[Any, PreparedCall] = {}
-        self._shortcuts: dict[Any, Shortcut] = {}
+        self._prepared: Bounded[Any, PreparedCall] = Bounded(PREPARED_KEPT)
+        self._shortcuts: Bounded[Any, Shortcut] = Bounded(SHORTCUTS_KEPT)
         keeps_calls(self)
 
     def forget(self) -> None:
         """Prepare every call again when it comes next."""
-        with self._lock:
-            self._prepared.clear()
-            self._shortcuts.clear()
+        self._prepared.forget()
+        self._shortcuts.forget()
 
     def call(
         self,
@@ -105,7 +103,7 @@ class Dispatcher:
         if found is not None and not call.loose:
             reads, bounds = self.direction.reads, self.arguments.bounds
             short = shortcut(found, reads, prepared, (call.like, library), request.numbers, bounds)
-            self._keep(self._shortcuts, found[0], short, SHORTCUTS_KEPT)
+            self._shortcuts.keep(found[0], short)
         return result
 
     def settle(self, request: Request) -> Settled:
@@ -131,7 +129,7 @@ class Dispatcher:
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self.assembler.prepare(call)
-            self._keep(self._prepared, key, prepared, PREPARED_KEPT)
+            self._prepared.keep(key, prepared)
         return prepared
 
     def _finish(
@@ -146,26 +144,11 @@ class Dispatcher:
     ) -> Any:
         """Allocate what the array `owner`'s library is to make, and launch. None where the results came out
         less aligned than planned for."""
-        pool = [*head]
-        made: list[Any] = []
-        if prepared.made:
-            made, addresses = prepared.make(library, owner)
-            if not prepared.suits(addresses):
-                return None
-            pool += addresses
-        placed = NOWHERE
-        if prepared.scratch.size:
-            placed = prepared.place_scratch(MEMORY, library, owner, stream, theirs)
-            pool += placed.addresses
-        launches = prepared.ready(pool, placed)
-        if prepared.idle:
-            prepared.clear(pool, stream)
-        fire(launches, placed, stream)
+        if not prepared.made:
+            prepared.run(library, owner, stream, [*head], theirs)
+            return self.result._make(prepared.fields([*given, None]))
+        made, addresses = prepared.make(library, owner)
+        if not prepared.suits(addresses):
+            return None
+        prepared.run(library, owner, stream, [*head, *addresses], theirs)
         return self.result._make(prepared.results(given, made, library, stream))
-
-    def _keep(self, cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:
-        """Put something into a cache, from which the oldest goes where there are too many."""
-        with self._lock:
-            while len(cache) >= most:
-                del cache[next(iter(cache))]
-            cache[key] = value

@@ -17,7 +17,7 @@ from normgen import arrays
 from normgen.arrays.views import Library
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
 from normgen.launching.layout import Shape
-from normgen.runtime.calls.workspace import Lent, Memory
+from normgen.runtime.calls.workspace import MEMORY, Lent, Memory
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -143,6 +143,25 @@ class PreparedCall:
         addresses = tuple([kept.get(name, base + offset) for name, offset in scratch.offsets])
         lock = next((each.lock for each in lent if each.lock is not None), None)
         return Placed(addresses, zeros is not None, bool(theirs), tuple(lent), lock)
+
+    def run(
+        self,
+        library: Library,
+        owner: Any,
+        stream: int,
+        pool: list[Any],
+        theirs: Mapping[str, int] = NOTHING,
+    ) -> None:
+        """Launch a call on a stream. `pool`: filled up to its scratch memory; `theirs`: what of that the
+        caller supplies. The rest is made beside the array `owner`."""
+        placed = NOWHERE
+        if self.scratch.size:
+            placed = self.place_scratch(MEMORY, library, owner, stream, theirs)
+            pool += placed.addresses
+        launches = self.ready(pool, placed)
+        if self.idle:
+            self.clear(pool, stream)
+        fire(launches, placed, stream)
 
     def clear(self, pool: list[Any], stream: int) -> None:
         """Set the results of an idle call to zero."""

@@ -55,6 +55,7 @@ struct Launch {
   bool early, clears;
   std::string arguments;
   std::vector<std::pair<size_t, size_t>> patches;  // where in them an address goes, and which
+  std::vector<std::pair<size_t, size_t>> floats;   // likewise a number
 };
 
 struct Layout {
@@ -104,12 +105,14 @@ struct Prepared {
     zeros = owner = py::object();
   }
 
-  void check() const {
+  void check(size_t numbers) const {
     size_t addresses = operands + made.size() + scratch.size();
     for (const Launch& launch : launches) {
       TORCH_CHECK_VALUE(launch.arguments.size() <= MOST_ARGUMENTS, "a launch has too many arguments");
       for (auto [offset, source] : launch.patches)
         TORCH_CHECK_VALUE(offset + 8 <= launch.arguments.size() && source < addresses, "an address has no place");
+      for (auto [offset, source] : launch.floats)
+        TORCH_CHECK_VALUE(offset + 4 <= launch.arguments.size() && source < numbers, "a number has no place");
     }
   }
 };
@@ -175,10 +178,11 @@ inline Tensor allocated(const Layout& layout, int device) {
 }
 
 using Operands = c10::SmallVector<const Tensor*, 8>;  // in order, null for those left out
+using Numbers = c10::ArrayRef<double>;
 using Results = c10::SmallVector<Tensor, 8>;          // likewise, undefined ones
 
 // Run a call. False where Python is to make it, or to say why it cannot be made.
-inline bool run(const Prepared& prepared, const Operands& operands, Results& results) {
+inline bool run(const Prepared& prepared, const Operands& operands, Numbers numbers, Results& results) {
   std::optional<c10::DeviceGuard> elsewhere;
   if (!is_current(prepared.device))
     elsewhere.emplace(c10::Device(c10::kCUDA, (c10::DeviceIndex)prepared.device));
@@ -220,6 +224,10 @@ inline bool run(const Prepared& prepared, const Operands& operands, Results& res
     size_t size = launch.arguments.size();
     memcpy(arguments, launch.arguments.data(), size);
     for (auto [offset, source] : launch.patches) memcpy(arguments + offset, &addresses[source], 8);
+    for (auto [offset, source] : launch.floats) {
+      auto number = (float)numbers[source];
+      memcpy(arguments + offset, &number, 4);
+    }
     auto [x, y, z] = launch.grid;
     auto [threads, rows, planes] = launch.block;
     Configuration configuration = {{x, y, z}, {threads, rows, planes}, launch.shared, stream, &early, launch.early};
@@ -251,21 +259,16 @@ struct Wanted {
   c10::SmallVector<std::pair<int, at::ScalarType>, 4> types;
 };
 
-// What a call is known by: numbers, what is wanted, and how each tensor lies. Empty where a tensor is no plain
+// What a call is known by: what is wanted, and how each tensor lies. Empty where a tensor is no plain
 // one: no such call is known.
 using Key = c10::SmallVector<int64_t, 96>;
 
-inline Key key_of(Wanted wanted, c10::ArrayRef<double> numbers, const Operands& operands) {
+inline Key key_of(Wanted wanted, const Operands& operands) {
   Key key;
   key.push_back((int64_t)wanted.results);
   key.push_back((int64_t)wanted.types.size());
   std::sort(wanted.types.begin(), wanted.types.end());
   for (auto [place, dtype] : wanted.types) key.push_back((int64_t)place << 8 | (int64_t)dtype);
-  for (double number : numbers) {
-    int64_t bits;
-    memcpy(&bits, &number, 8);
-    key.push_back(bits);
-  }
   for (const Tensor* operand : operands) {
     if (!operand) {
       key.push_back(0);
@@ -294,10 +297,19 @@ struct Calls {
       return hash;
     }
   };
-  size_t most = 1;
+  size_t most;
+  std::vector<std::pair<double, double>> bounds;  // of numbers, beyond which Python looks at them
   std::mutex guard;  // backwards look here without Python's lock
   std::unordered_map<Key, Call, Hash> known;
   std::deque<Key> order;
+
+  Calls(size_t most, std::vector<std::pair<double, double>> bounds) : most(most), bounds(std::move(bounds)) {}
+
+  Call find(const Wanted& wanted, Numbers numbers, const Operands& operands) {
+    for (size_t i = 0; i < bounds.size(); i++)
+      if (!(bounds[i].first <= numbers[i] && numbers[i] <= bounds[i].second)) return nullptr;
+    return find(key_of(wanted, operands));
+  }
 
   Call find(const Key& key) {
     std::lock_guard<std::mutex> lock(guard);

@@ -41,13 +41,13 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
   }
   recorded = recorded && c10::GradMode::is_enabled();
   if (recorded && !norm.backward) Py_RETURN_NONE;
-  auto prepared = norm.calls->find(key_of({recorded ? norm.recorded : norm.plain, {}}, numbers, operands));
+  auto prepared = norm.calls->find({recorded ? norm.recorded : norm.plain, {}}, numbers, operands);
   if (!prepared) Py_RETURN_NONE;
   // Profilers know a node by the number that it gets next.
   int64_t number = recorded ? (int64_t)at::sequence_number::peek() : -1;
   RECORD_FUNCTION(norm.name, c10::ArrayRef<const c10::IValue>{}, number);
   Results results;
-  if (!run(*prepared, operands, results)) Py_RETURN_NONE;
+  if (!run(*prepared, operands, numbers, results)) Py_RETURN_NONE;
   for (size_t i = 0; i < operands.size(); i++)
     if (norm.is_updated[i] && operands[i]) operands[i]->unsafeGetTensorImpl()->bump_version();
   if (recorded) record(function, numbers, operands, results);
@@ -78,23 +78,26 @@ Operands operands_of(PyObject* tensors) {
   return operands;
 }
 
-// `told`: the results as bits, then a place and an element type for each that is told.
-Key key_in_python(const py::tuple& told, const py::tuple& numbers, const Operands& operands) {
+// From the results as bits, then a place and an element type for each that is told.
+Wanted wanted_of(const py::tuple& told) {
   Wanted wanted{told[0].cast<uint64_t>(), {}};
   for (size_t i = 1; i < told.size(); i++)
     wanted.types.push_back(told[i].cast<std::pair<int, at::ScalarType>>());
-  c10::SmallVector<double, 4> values;
-  for (py::handle number : numbers) values.push_back(PyFloat_AsDouble(number.ptr()));
-  if (PyErr_Occurred()) throw py::error_already_set();
-  return key_of(wanted, values, operands);
+  return wanted;
 }
 
 // All results in order, or None where Python is to make the call.
-py::object run_known(Calls& calls, const py::tuple& wanted, const py::tuple& numbers, const py::tuple& tensors) {
+py::object run_known(Calls& calls, const py::tuple& wanted, const py::tuple& given, const py::tuple& tensors) {
+  c10::SmallVector<double, 4> numbers;
+  for (py::handle number : given) numbers.push_back(PyFloat_AsDouble(number.ptr()));
+  if (PyErr_Occurred() || numbers.size() != calls.bounds.size()) {
+    PyErr_Clear();
+    return py::none();
+  }
   Operands operands = operands_of(tensors.ptr());
-  auto prepared = calls.find(key_in_python(wanted, numbers, operands));
+  auto prepared = calls.find(wanted_of(wanted), numbers, operands);
   Results results;
-  if (!prepared || !run(*prepared, operands, results)) return py::none();
+  if (!prepared || !run(*prepared, operands, numbers, results)) return py::none();
   py::tuple all(results.size());
   for (size_t i = 0; i < results.size(); i++) PyTuple_SET_ITEM(all.ptr(), i, THPVariable_Wrap(results[i]));
   return all;
@@ -102,15 +105,14 @@ py::object run_known(Calls& calls, const py::tuple& wanted, const py::tuple& num
 
 // Keep what `prepare` makes under the key of these tensors, unless something is there. What was built without
 // CUDA keeps no calls on a GPU.
-void learn(Calls& calls, const py::tuple& wanted, const py::tuple& numbers, const py::tuple& tensors,
-           const py::function& prepare) {
-  Key key = key_in_python(wanted, numbers, operands_of(tensors.ptr()));
+void learn(Calls& calls, const py::tuple& wanted, const py::tuple& tensors, const py::function& prepare) {
+  Key key = key_of(wanted_of(wanted), operands_of(tensors.ptr()));
   if (key.empty() || calls.find(key)) return;
   auto prepared = prepare().cast<std::shared_ptr<Prepared>>();
 #ifndef NORMGEN_CUDA
   if (prepared->device >= 0) return;
 #endif
-  prepared->check();
+  prepared->check(calls.bounds.size());
   calls.keep(key, std::move(prepared));
 }
 
@@ -130,7 +132,8 @@ PYBIND11_MODULE(normgen_node, module) {
       .def_readwrite("early", &Launch::early)
       .def_readwrite("clears", &Launch::clears)
       .def_readwrite("arguments", &Launch::arguments)
-      .def_readwrite("patches", &Launch::patches);
+      .def_readwrite("patches", &Launch::patches)
+      .def_readwrite("floats", &Launch::floats);
   py::class_<Prepared, std::shared_ptr<Prepared>>(module, "Prepared")
       .def(py::init<>())
       .def_readwrite("launch", &Prepared::launch)
@@ -146,11 +149,7 @@ PYBIND11_MODULE(normgen_node, module) {
       .def_readwrite("zeros", &Prepared::zeros)
       .def_readwrite("owner", &Prepared::owner);
   py::class_<Calls, std::shared_ptr<Calls>>(module, "Calls")
-      .def(py::init([](size_t most) {
-        auto made = std::make_shared<Calls>();
-        made->most = most;
-        return made;
-      }))
+      .def(py::init<size_t, std::vector<std::pair<double, double>>>())
       .def("run", run_known)
       .def("learn", learn)
       .def("forget", &Calls::forget);

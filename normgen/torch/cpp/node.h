@@ -94,9 +94,9 @@ struct Recorded final : Node {
       const Tensor& tensor = is_cotangent ? cotangents[place] : kept[place];
       operands.push_back(tensor.defined() ? &tensor : nullptr);
     }
-    auto prepared = norm.backward->find(key_of(wanted, numbers, operands));
+    auto prepared = norm.backward->find(wanted, numbers, operands);
     Results made;
-    if (!prepared || !run(*prepared, operands, made))
+    if (!prepared || !run(*prepared, operands, numbers, made))
       return slowly(norm, numbers, types, kept, cotangents, needed);
     for (size_t i = 0; i < norm.is_state.size(); i++)
       if (needed[i] && norm.gradients[i] >= 0) found[i] = made[norm.gradients[i]];
