@@ -26,6 +26,11 @@ def kinds(offers: tuple[Candidate, ...]) -> list[Knobs]:
     return list(found.values())
 
 
+def first(offers: tuple[Candidate, ...]) -> list[Knobs]:
+    """What a call takes without being told."""
+    return [offers[0].knobs]
+
+
 Picked = Callable[[tuple[Candidate, ...]], Sequence[Knobs]]
 
 

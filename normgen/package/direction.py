@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from normgen.package.records import AxisRecord, Package, PassRecord, TensorRecord
+from normgen.package.records import AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
 class Option(NamedTuple):
@@ -124,17 +124,26 @@ def directions(package: Package) -> tuple[Direction, Direction | None]:
     )
 
 
+def _ends(strategy: Strategy) -> dict[str, set[str]]:
+    """For everything that kernels read the results of the pass that are made of it."""
+    temporaries = {tensor.name for tensor in strategy.temporaries}
+    found: dict[str, set[str]] = {}
+    for kernel in reversed(strategy.kernels):
+        for operand in (*kernel.reads, *kernel.final_reads):
+            ends = found.setdefault(operand.tensor, set())
+            for name in operand.wanted_by:
+                ends |= found.get(name, set()) if name in temporaries else {name}
+    return found
+
+
 def _direction(
     name: str, record: PassRecord, package: Package, tolerated: tuple[TensorRecord, ...]
 ) -> Direction:
     reads = {tensor.name: tensor for tensor in record.reads}
     states = {tensor.name for tensor in record.reads if tensor.role == "state"}
-    stored, needed = set[str](), set[str]()
-    for kernel in record.kernels:
-        stored.update(operand.tensor for operand in (*kernel.writes, *kernel.finals))
-        for operand in (*kernel.reads, *kernel.final_reads):
-            if set(operand.wanted_by) - states:  # a state that only its own update reads may be left out
-                needed.add(operand.tensor)
+    stored = {operand.tensor for kernel in record.kernels for operand in (*kernel.writes, *kernel.finals)}
+    # a state that only its own update reads may be left out
+    needed = {name for way in record.strategies for name, ends in _ends(way).items() if ends - states}
     saves_last = sorted(record.writes, key=lambda tensor: tensor.role == "save")
     return Direction(
         name=name,

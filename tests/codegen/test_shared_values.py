@@ -10,11 +10,9 @@ from normgen.codegen.compilation import Compilation
 from normgen.codegen.strategies.cut import strategies
 from normgen.diagnostics import Source
 from normgen.kernel.plan import KernelPlan, Parts
-from normgen.launching.knobs import Knobs
-from normgen.runtime.planning.choose import Candidate
 from normgen.verify.cases import DTYPE_SETS, make_case
 from normgen.verify.turns import in_turn
-from tests.every_way import Picked, in_every_way, kinds
+from tests.every_way import Picked, first, in_every_way, kinds
 from tests.verify.subjects import F32, prove, subject_of
 
 SIZES = {"B": 3, "C": 5, "D": 40, "E": 11}
@@ -39,11 +37,6 @@ def sums_of_rows(plan: object) -> list[tuple[frozenset[str], frozenset[str]]]:
     parts = plan.parts if isinstance(plan, Parts) else plan
     assert isinstance(parts, KernelPlan)
     return [(n.axes, frozenset(parts.kept)) for level in parts.levels for n in level.sums]
-
-
-def first(offers: tuple[Candidate, ...]) -> list[Knobs]:
-    """What a call takes without being told."""
-    return [offers[0].knobs]
 
 
 def check(text: str, turn: int, picked: Picked = first) -> None:

@@ -12,8 +12,10 @@ from functools import partial
 from normgen.codegen.strategies.fewest import fewest
 from normgen.codegen.strategies.registry import Planner, family_of, join, plan_kernel, plan_otherwise
 from normgen.codegen.strategies.stages import PlannedStrategy, groups_of, is_needed_within, split
+from normgen.codegen.strategies.temporaries import Workspace
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
+from normgen.ir.expr import load
 from normgen.ir.nodes import Load, Reduce, reductions
 from normgen.ir.program import Program, Result
 from normgen.kernel.family import Plan
@@ -25,10 +27,23 @@ _plan_whole, _plan_folded = partial(plan_otherwise, "whole"), partial(plan_other
 
 
 def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStrategy, ...]:
-    """Every way to run a program; raises `SpecError` (code `unsupported`) where there is none."""
+    """Every way to run a program; raises `SpecError` (code `unsupported`) where there is none.
+
+    Where no kernel that makes the new value of a state can write it, one that follows all others does.
+    """
     program = centre(_with_updates(program))
+    found, reasons = _ways(program, name)
+    if not found and any(map(_is_state, program.results)):
+        found, reasons = _deferred(program, name)
+    if not found:
+        raise _unsupported(source, str(next(reasons[k] for k in _TELLING if k in reasons)))
+    return tuple(found)
+
+
+def _ways(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, Misfit]]:
+    """The ways to cut a program, and why others are none."""
     found: list[PlannedStrategy] = []
-    reasons: list[Misfit] = []
+    reasons: dict[str, Misfit] = {}
     long = _has_long_groups(program)
     for label, suffix, cut, applies in _CUTS:
         if not applies(any(s.name == "fused" for s in found), long):
@@ -36,19 +51,35 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
         try:
             planned = cut(program, name + suffix)
         except Misfit as misfit:
-            reasons.append(misfit)
+            reasons[label] = misfit
             continue
         if all((planned.temporaries, planned.ways) != (s.temporaries, s.ways) for s in found):
             found.append(replace(planned, name=label))
-    if not found:
-        raise _unsupported(source, str(reasons[0]))
-    return tuple(found)
+    return found, reasons
+
+
+def _deferred(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, Misfit]]:
+    """The ways to cut a program whose new values of states are results like others: temporaries, from which
+    kernels that follow all others update the states."""
+    states = tuple(filter(_is_state, program.results))
+    values = Workspace(program).temporaries(program, (r.expr for r in states))
+    others = tuple(r for r in program.results if not _is_state(r))
+    found, reasons = _ways(replace(program, results=(*others, *values)), name)
+    tensors = tuple(t.tensor for t in values)
+    updates = (replace(r, expr=load(t.name, t.axes)) for r, t in zip(states, tensors, strict=True))
+    last = replace(program, operands=(*program.operands, *tensors), bindings=(), results=tuple(updates))
+    plans = tuple(map(plan_kernel, groups_of(last, f"{name}_update")))
+    return [replace(s, plans=s.plans + plans, temporaries=s.temporaries + tensors) for s in found], reasons
+
+
+def _is_state(result: Result) -> bool:
+    return result.tensor.role == "state"
 
 
 def _uncut(planners: tuple[Planner, ...], program: Program, name: str) -> PlannedStrategy:
     """A kernel for each group of results, by the first of these that plans it."""
     plans = tuple(first_plan(planners, group) for group in groups_of(program, name))
-    if len(plans) > 1 and any(r.tensor.role == "state" for r in program.results):
+    if len(plans) > 1 and any(map(_is_state, program.results)):
         # (another kernel might read a state after its update)
         raise Misfit(f"`{program.name}` updates states")
     return PlannedStrategy(plans)
@@ -102,6 +133,10 @@ _CUTS: tuple[tuple[str, str, _Cut, Callable[[bool, bool], bool]], ...] = (
     # several blocks share each group of the statistics that one thread group has otherwise
     ("shared", "_shared", partial(_split, "shared", _plan_sharing), lambda fused, long: fused and long),
 )
+
+
+# Whose reason tells most where there are no kernels: those that take most apart.
+_TELLING = ("split", "fewest", "fused")
 
 
 def _with_updates(program: Program) -> Program:

@@ -136,8 +136,9 @@ class RowsView:
             access.part = f"{access.value}_part" if form.stored else f"{access.value}_parts[{access.at}]"
         # of operands that rows share every element is loaded before the first row
         self.holds_parts = form.holds_parts(self.plan)
-        for state in (a for a in self.scalars if a.updated and self.plan.pieces):
-            state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
+        for state in (a for a in self.scalars if a.updated):
+            # who writes it; of rows in pieces nothing else is made of it
+            state.reader = "live && lane == 0" if self.plan.pieces else "live"
 
     def record(self) -> FormRecord:
         """The form with its text."""

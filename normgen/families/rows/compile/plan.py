@@ -134,12 +134,12 @@ def _shared_along(operands: tuple[Operand, ...], kept: Order) -> Order:
 
 
 def _check_states(direct: tuple[Result, ...], finals: tuple[Result, ...], inner: Order) -> None:
-    """A state is read whole before it is written: by the thread that writes it."""
+    """A state is read whole before it is written: by the thread that writes it, or not at all."""
+    read = {n.tensor for r in (*direct, *finals) for n in walk(r.expr) if isinstance(n, Load)}
+    late = {n.tensor for r in finals for n in walk(r.expr) if isinstance(n, Load)}
     for result in direct:
         name = result.tensor.name
-        if result.tensor.role != "state":
-            continue
-        if inner or any(isinstance(n, Load) and n.tensor == name for r in finals for n in walk(r.expr)):
+        if result.tensor.role == "state" and name in (read if inner else late):
             raise Misfit(f"`{name}` is updated while rows are read")
     for result in finals:
         for other in finals:
