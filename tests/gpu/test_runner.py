@@ -90,3 +90,13 @@ def test_all_groups_fit_into_ten_minutes():
     shared = sum(group.processes * group.seconds for group in GROUPS if not group.alone)
     alone = sum(group.seconds for group in GROUPS if group.alone)
     assert shared / CORES + alone <= 60 * MINUTES
+
+
+def test_every_file_of_tests_for_a_gpu_is_in_a_group():
+    root = run.ROOT
+    marked = [
+        path.relative_to(root).as_posix()
+        for path in (root / "tests").rglob("test_*.py")
+        if path.name != "test_runner.py" and "mark.gpu" in path.read_text(encoding="utf-8")
+    ]
+    assert sorted(marked) == sorted(file for group in GROUPS for file in group.files)
