@@ -14,8 +14,10 @@ from normgen.torch.autocast import full
 from normgen.torch.function import NormFunction
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.patching.classes import make_class
+from normgen.torch.patching.functional import INSTEAD
 from normgen.torch.patching.lookalikes import Likeness
 from normgen.torch.patching.probes import function_of
+from normgen.torch.patching.rewriting import functions_called, redirected
 
 # Modules of PyTorch that have a drop-in of the same name, and the spec of each.
 SPECS = {
@@ -51,6 +53,20 @@ def within(original: type[Module]) -> type[Module]:
     """A subclass of a module of PyTorch, whose own methods find those of the drop-in where they call
     `super()`."""
     return make_class(original, (original, _drop_in(original)), (within, original))
+
+
+@cache
+def redirecting(original: type[Module]) -> type[Module]:
+    """A class whose forward calls norms of `torch.nn.functional`, with kernels in their place."""
+    names = {each: f"_normgen_{each.__name__}" for each in functions_called(original, INSTEAD)}
+    members: dict[str, Any] = {names[each]: staticmethod(INSTEAD[each][0]) for each in names}
+    members["forward"] = redirected(original, names)
+    return make_class(original, (original,), (redirecting, original), members)
+
+
+def redirected_to(original: type[Module]) -> tuple[str, ...]:
+    """The specs of the norms of `torch.nn.functional` that the forward of a class calls."""
+    return tuple(INSTEAD[each][1] for each in functions_called(original, INSTEAD))
 
 
 def overridden(original: type[Module]) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from normgen.torch.patching.dropins import (
     drop_in,
     lookalike,
     overridden,
+    redirected_to,
+    redirecting,
     within,
     wraps_super,
 )
@@ -34,10 +36,11 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
 
     Modules are replaced by what they are: PyTorch's own by the drop-in of the same name in
     `normgen.torch.nn`, also where a subclass keeps their methods, or calls them by `super()` in its own; and
-    modules of other libraries, such as the
-    RMSNorms of transformers, whose forward is found to compute what a bundled spec does. A module stays the
-    object that it is and changes its class, so its name, parameters (tied ones too), buffers, hooks, device,
-    training flag and `state_dict` stay as they are. Patching twice is patching once.
+    modules of other libraries, such as the RMSNorms of transformers, whose forward is found to compute what a
+    bundled spec does. In other forwards of norms, kernels take the place of what they call of
+    `torch.nn.functional`. A module stays the object that it is and changes its class, so its name, parameters
+    (tied ones too), buffers, hooks, device, training flag and `state_dict` stay as they are. Patching twice
+    is patching once.
 
     `dtype`: "keep" keeps the points at which a module rounds to a short element type. "once" lets results
     round once, at the end, which is at least as exact but differs by a unit of the last place here and there;
@@ -142,6 +145,8 @@ def _decide(module: Module, known: Callable[..., Likeness | str], once: bool) ->
         return _Change(lookalike(cls, found), found.spec, _note(found))
     if base is not None and wraps_super(cls):
         return _Change(within(cls), SPECS[base.__name__], f"within {' and '.join(own)} of its own")
+    if set(own) <= {"forward"} and redirected_to(cls):
+        return _Change(redirecting(cls), " and ".join(redirected_to(cls)), "within forward of its own")
     return found if base is None else f"has {' and '.join(own)} of its own, and {found}"
 
 

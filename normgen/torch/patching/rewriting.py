@@ -13,10 +13,10 @@ import __future__
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cache
-from inspect import isfunction
+from inspect import isfunction, ismodule
 from types import CodeType
 from typing import Any
 
@@ -53,6 +53,56 @@ def rewritten(cls: type[Module], norm: str) -> Callable[..., Any]:
     assert definition is not None
     site = next(site for site in _sites(definition) if site.norm == norm)
     definition.body[site.begin : site.end] = _fused(site, definition.body[site.begin])
+    return _compiled(cls, definition)
+
+
+def functions_called(cls: type[Module], known: Container[Any]) -> tuple[Any, ...]:
+    """Which of these functions the forward of a class calls by a name of its module; none where its source is
+    not to be had."""
+    definition = _definition(cls)
+    if definition is None:
+        return ()
+    scope = _scope(cls)
+    called = (_resolved(node.func, scope) for node in ast.walk(definition) if isinstance(node, ast.Call))
+    return tuple(dict.fromkeys(each for each in called if _is_among(each, known)))
+
+
+def redirected(cls: type[Module], methods: Mapping[Any, str]) -> Callable[..., Any]:
+    """The forward of a class with methods of itself in place of the functions that it calls."""
+    definition = _definition(cls)
+    assert definition is not None
+    scope = _scope(cls)
+    own = definition.args.args[0].arg
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Call) and _is_among(found := _resolved(node.func, scope), methods):
+            value = ast.Name(own, ast.Load())
+            node.func = ast.copy_location(ast.Attribute(value, methods[found], ast.Load()), node.func)
+    return _compiled(cls, ast.fix_missing_locations(definition))
+
+
+def _scope(cls: type[Module]) -> dict[str, Any]:
+    """What the names in a forward are, but for those of its own."""
+    plain = inspect.unwrap(cls.forward)
+    own = {*plain.__code__.co_varnames, *plain.__code__.co_cellvars}
+    return {name: value for name, value in plain.__globals__.items() if name not in own}
+
+
+def _is_among(found: Any, known: Container[Any]) -> bool:
+    return isfunction(found) and found in known
+
+
+def _resolved(name: ast.expr, scope: Mapping[str, Any]) -> Any:
+    """What a name with dots stands for in a module; None where it is none, or stands for nothing there."""
+    match name:
+        case ast.Name(id=first):
+            return scope.get(first)
+        case ast.Attribute(value=home, attr=attr):
+            found = _resolved(home, scope)
+            return getattr(found, attr, None) if ismodule(found) else None
+    return None
+
+
+def _compiled(cls: type[Module], definition: ast.FunctionDef) -> Callable[..., Any]:
     plain = inspect.unwrap(cls.forward)
     code = plain.__code__
     tree = ast.Module([definition], type_ignores=[])
