@@ -9,12 +9,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normgen import bundled
 from normgen.diagnostics import Source
+from normgen.locks import cached_property
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation

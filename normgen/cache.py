@@ -19,7 +19,6 @@ import shutil
 import stat
 import struct
 import tempfile
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -28,6 +27,7 @@ from pathlib import Path
 from normgen.cache_files import locked, make_private, read_private, remove, why_not_trusted
 from normgen.cache_limit import count_written
 from normgen.errors import warn_once
+from normgen.locks import new_lock
 
 _log = logging.getLogger("normgen")
 
@@ -66,7 +66,7 @@ class Cache:
         self.root = root
         fault = _prepare(root)
         if fault:
-            self._leave(fault)
+            self._leave(root, fault)
 
     def get_or_build(self, key: str, build: Callable[[Path], object], suffix: str = "") -> Path:
         """The path of the entry `key`, a `digest`. If there is no sound one, `build(path)` writes it first.
@@ -75,15 +75,16 @@ class Cache:
         of its path for intermediate files. What it raises is raised here, and leaves nothing behind.
         """
         assert _KEY.fullmatch(key), key
+        root = self.root  # of this build; one within it may leave it meanwhile
         try:
             return self._get_or_build(key, build, suffix)
         except _Untrusted as fault:
-            self._leave(str(fault))
+            self._leave(root, str(fault))
         except OSError as fault:
-            if fault.errno == errno.ENOENT and str(fault.filename).startswith(str(self.root)):
+            if fault.errno == errno.ENOENT and str(fault.filename).startswith(str(root)):
                 pass  # someone cleared the cache at this moment: begin again
-            elif fault.errno in _STORAGE_FAULTS and self.root != _temporary_root():
-                self._leave(f"cannot write to the cache {self.root}: {fault.strerror}")
+            elif fault.errno in _STORAGE_FAULTS and root != _temporary_root():
+                self._leave(root, f"cannot write to the cache {root}: {fault.strerror}")
             else:
                 raise
         return self._get_or_build(key, build, suffix)
@@ -134,7 +135,10 @@ class Cache:
         count_written(self.root, written, path)
         return path
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, root: Path, reason: str) -> None:
+        """Use a temporary directory in place of `root` from now on."""
+        if self.root != root:
+            return
         self.root = _temporary_root()
         warn_once(f"{reason}; compiled kernels are kept in a temporary directory, for this process only")
 
@@ -207,7 +211,7 @@ def _read(path: Path) -> bytes | None:
 
 
 _temporary: Path | None = None
-_temporary_guard = threading.Lock()
+_temporary_guard = new_lock()
 
 
 def _temporary_root() -> Path:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from normgen.dtypes import name_of_numpy, real
 from normgen.launching.layout import REST, Lengths, shape_of, solve
+from normgen.locks import cached_property
 from normgen.package.direction import result_tuple
 from normgen.package.records import AxisRecord, TensorRecord
 

@@ -19,6 +19,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 GROUND = (
     "counting",
     "errors",
+    "locks",
     "cache",
     "cache_files",
     "cache_limit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import index
 from typing import Any
 
 from normgen.arrays import capsule
@@ -39,18 +40,28 @@ class Interface(Foreign):
 
     def look(self, array: Any) -> View:
         interface = array.__cuda_array_interface__
-        if interface.get("mask") is not None:
+        try:
+            masked = interface.get("mask") is not None
+            typestr, stream = interface["typestr"], interface.get("stream")
+            shape = tuple(index(size) for size in interface["shape"])
+            address, readonly = interface["data"]
+            pointer = index(address or 0)
+            strides = interface.get("strides")
+            strides = None if strides is None else tuple(index(step) for step in strides)
+            pending = None if stream is None else index(stream)
+            if strides is not None and len(strides) != len(shape):
+                raise ValueError(f"{len(strides)} strides for {len(shape)} dimensions")
+        except KeyError as missing:
+            raise TypeError(f"its __cuda_array_interface__ lacks {missing}") from None
+        except (AttributeError, TypeError, ValueError) as fault:
+            raise TypeError(f"its __cuda_array_interface__ is malformed: {fault}") from None
+        if masked:
             raise TypeError("masked arrays are not supported")
-        dtype = self._element(array, interface["typestr"])
-        shape = tuple(int(size) for size in interface["shape"])
-        address, readonly = interface["data"]
-        strides = interface.get("strides")
-        stream = interface.get("stream")
-        if stream == 0:
+        if pending == 0:
             raise TypeError("its __cuda_array_interface__ gives stream 0, which the protocol does not allow")
-        pointer = int(address or 0)
-        steps = packed(shape) if strides is None else in_elements(tuple(strides), dtype)
-        pending = None if stream is None else plain_stream(int(stream))
+        dtype = self._element(array, typestr)
+        steps = packed(shape) if strides is None else in_elements(strides, dtype)
+        pending = None if pending is None else plain_stream(pending)
         where = device_holding(pointer)
         return View(pointer, dtype, shape, steps, bool(readonly), where, self, array, None, pending)
 

@@ -35,6 +35,8 @@ class Torch(Library):
 
     def look(self, array: Any) -> View:
         device = array.device
+        if type(array) not in _HELD:
+            _check_held(type(array))
         if _is_recorded(array):
             raise TypeError(_RECORDED)
         if array.is_neg() or array._is_zerotensor():
@@ -54,6 +56,8 @@ class Torch(Library):
         return View(array.data_ptr(), dtype, shape, strides, False, where, self, array)
 
     def glance(self, array: Any) -> tuple[Any, Any]:
+        if type(array) not in _HELD:
+            _check_held(type(array))
         if array.requires_grad and _is_recorded(array):
             raise TypeError(_RECORDED)
         pointer = array.data_ptr()
@@ -83,6 +87,17 @@ class Torch(Library):
 
     def cast(self, element: str) -> str:
         return f".to(torch.{element})"
+
+
+_HELD: set[type] = set()  # types of tensors that have memory of their own
+
+
+def _check_held(kind: type) -> None:
+    """Refuse tensors that answer for themselves what is done with them, such as fake ones."""
+    plain = sys.modules["torch"].Tensor.__torch_dispatch__
+    if getattr(kind, "__torch_dispatch__", plain) is not plain:
+        raise TypeError(f"a {kind.__name__} has no values in memory: use normgen.torch, or a plain tensor")
+    _HELD.add(kind)
 
 
 def _is_recorded(tensor: Any) -> bool:

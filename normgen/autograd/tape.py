@@ -8,7 +8,6 @@ it gets, may hand each on to one edge, and makes anything else anew. So sums are
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from normgen.autograd.arithmetic import gather
+from normgen.locks import new_reentrant_lock
 
 Array = Any
 # The cotangents of a node's results (None: zero), and what each edge has gathered so far, to the gradients
@@ -26,7 +26,7 @@ Pull = Callable[[Sequence[Array | None], Sequence[Array | None]], Sequence[Array
 # called inside of it, by whoever, and no other thread or task: an argument to every operator cannot be had.
 _recording: ContextVar[bool] = ContextVar("normgen.autograd.recording", default=True)
 # Walks are one at a time, so that threads whose graphs share leaves lose no gradient.
-_walking = threading.RLock()
+_walking = new_reentrant_lock()
 
 
 def recording() -> bool:

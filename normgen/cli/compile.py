@@ -109,6 +109,11 @@ def _verify(made: Compilation) -> None:
 
 
 def _arch(given: str) -> str:
+    from normgen.launching.machine import OLDEST, is_too_old
+
     if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", given):
         raise click.BadParameter(f"{given!r} is no architecture such as sm_90", param_hint="--arch")
+    if is_too_old(given):
+        message = f"kernels need {OLDEST} (Ampere) or newer, and {given} is older"
+        raise click.BadParameter(message, param_hint="--arch")
     return given

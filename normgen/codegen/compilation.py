@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from normgen.codegen.package import package
 from normgen.codegen.strategies.cut import strategies
 from normgen.codegen.strategies.registry import family_of
@@ -11,6 +9,7 @@ from normgen.ir.grad import backward
 from normgen.ir.levels import Level, differentiated
 from normgen.ir.program import Definition, Program
 from normgen.ir.show import show_results
+from normgen.locks import cached_property
 from normgen.package.records import Package
 
 

@@ -58,6 +58,14 @@ _ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 _CLUSTERS_SINCE = 90  # with 8 blocks at least, on every device
 
 
+OLDEST = "sm_80"  # bf16, and copies from memory to shared memory
+
+
+def is_too_old(arch: str) -> bool:
+    """Whether kernels cannot be for an architecture."""
+    return arch != _HOST and int(arch[3:].rstrip("af")) < int(OLDEST[3:])
+
+
 def architecture(arch: str) -> Architecture:
     """The facts of an architecture like `sm_90` or `sm_90a`; of one that is not known the least that those of
     its age have."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from normgen import bundled
 from normgen.diagnostics import Source, SpecError
+from normgen.locks import cached_property, new_reentrant_lock
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
@@ -48,7 +47,7 @@ class _Level:
         self.norm = norm
         self._compile = compilation
         self._forward, self._backward = directions(norm.package)
-        self._lock = threading.RLock()
+        self._lock = new_reentrant_lock()
 
     @cached_property
     def compilation(self) -> Compilation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from functools import cache
 from itertools import count
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 import normgen
+from normgen.locks import new_reentrant_lock
 from normgen.runtime.norm import Norm
 from normgen.torch.function import NormFunction
 
@@ -73,7 +73,7 @@ class _Held:
 
 
 # Threads that load a norm at once get one function: its operators can be registered once.
-_LOADING = threading.RLock()
+_LOADING = new_reentrant_lock()
 
 
 def _function(spec: str, folded: tuple[Any, ...], held: _Held) -> NormFunction:

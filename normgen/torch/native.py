@@ -6,7 +6,6 @@ import importlib.util
 import logging
 import struct
 import subprocess
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from normgen.cache import Cache, default_cache
 from normgen.devices.executors import context_of, host_launcher
 from normgen.launching.launch import HOST
+from normgen.locks import new_lock
 from normgen.runtime.calls.prepared import PreparedCall, Step
 from normgen.runtime.calls.workspace import GRANULE, MEMORY, align
 from normgen.torch import extension
@@ -32,7 +32,7 @@ class _Extension:
         self.loaded: Any = None
         self.fault = ""  # why there will be none
         self._builder: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def ask(self) -> Any:
         """The extension, or None: it is being built, which this sees to, or cannot be."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
+from normgen.locks import cached_property
 from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts

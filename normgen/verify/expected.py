@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from normgen.dtypes import round_to
 from normgen.ir.centre import centre
 from normgen.ir.program import Definition, Program
 from normgen.ir.reference import evaluate
+from normgen.locks import cached_property
 from normgen.runtime.norm import Norm
 from normgen.verify.bounds import BACKWARD_SLACK, FORWARD_SLACK, Setting, analyse
 from normgen.verify.cases import Case

@@ -65,3 +65,17 @@ def test_norms_of_arrays_refuse_them():
             continue
         with pytest.raises(TypeError, match="its memory does not hold its values"):
             norm.forward(given)
+
+
+def test_norms_of_arrays_refuse_tensors_without_memory():
+    """Fake ones among them, whose addresses are none."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    norm, x = normgen.load("softmax"), torch.randn(3, 8)
+    for _ in range(2):  # the second time by the short way
+        norm.forward(x)
+        with FakeTensorMode() as mode:
+            fake = mode.from_tensor(x)
+        with pytest.raises(TypeError, match="a FakeTensor has no values in memory"):
+            norm.forward(fake)
+    assert norm.forward(torch.nn.Parameter(x, requires_grad=False)).y.shape == (3, 8)

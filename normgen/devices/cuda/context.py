@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from types import TracebackType
@@ -18,6 +17,7 @@ from normgen.devices.cuda.driver import Compiler, FunctionReport, Loaded
 from normgen.errors import DeviceMissing, DriverError
 from normgen.launching.launch import DEFAULT_STREAM, Fire, Launch
 from normgen.launching.machine import Machine, architecture
+from normgen.locks import new_lock
 
 # Numbers of CUDA's header: CU_DEVICE_ATTRIBUTE_ by what it is here,
 _MAJOR, _MINOR = 75, 76
@@ -233,7 +233,7 @@ class LauncherDriver(ABC, Generic[C]):
         self.programmatic = programmatic
         self.compiler = compiler or self.usual_compiler
         self.closed = False
-        self._guard = threading.Lock()
+        self._guard = new_lock()
         self._process = os.getpid()
         self._primaries: dict[int, C] = {}
         self._others: dict[Any, C] = {}

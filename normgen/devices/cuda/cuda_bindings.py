@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from functools import cached_property
 from typing import Any
 
 from normgen.devices.cuda.compile import Nvcc
@@ -15,6 +14,7 @@ from normgen.devices.cuda.context import Context, LauncherDriver, Owned
 from normgen.devices.cuda.driver import Compiler, Loaded
 from normgen.errors import DeviceMissing
 from normgen.launching.launch import Buffer, Fire, Launch
+from normgen.locks import cached_property
 
 # What CUDA's header calls CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: a launch's arguments as one
 # buffer in their native layout.

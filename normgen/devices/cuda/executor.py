@@ -21,7 +21,8 @@ from normgen.devices.cuda.driver import Driver, FunctionReport
 from normgen.devices.cuda.toolchains import make_driver
 from normgen.errors import DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
-from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine
+from normgen.launching.machine import OLDEST, ORDINARY_SHARED, PORTABLE_CLUSTER, Machine, is_too_old
+from normgen.locks import new_lock, new_reentrant_lock
 from normgen.package.device_functions import inlined
 
 _log = logging.getLogger("normgen")
@@ -55,8 +56,11 @@ class CudaExecutor:
         self.driver = driver or default_driver()
         self.context = context or self.driver.primary(index)
         self.device: Machine = self.context.device
+        if is_too_old(self.device.arch):
+            what = f"{self.device.name} is {self.device.arch}"
+            raise DeviceMissing(f"{what}: kernels need {OLDEST} (Ampere) or newer")
         self._cache = cache
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._gates: dict[str, threading.Lock] = {}
         self._modules: dict[str, Any] = {}
         self._functions: dict[tuple[str, str], CudaFunction] = {}
@@ -108,7 +112,7 @@ class CudaExecutor:
 
     def _gate(self, source: str) -> threading.Lock:
         with self._lock:
-            return self._gates.setdefault(source, threading.Lock())
+            return self._gates.setdefault(source, new_lock())
 
     def _load(self, source: str, entry: str) -> CudaFunction:
         module = self._modules.get(source)
@@ -165,7 +169,7 @@ class CudaExecutor:
 
 # Process-wide: the driver, the executors to take down, the contexts that are not primary ones by name.
 
-_guard = threading.RLock()
+_guard = new_reentrant_lock()
 _driver: Driver | None = None
 _executors: weakref.WeakSet[CudaExecutor] = weakref.WeakSet()
 _by_context: dict[Context, CudaExecutor] = {}

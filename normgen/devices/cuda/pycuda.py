@@ -13,7 +13,6 @@ import shutil
 import sys
 from contextlib import suppress
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
-from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +21,7 @@ from normgen.devices.cuda.context import Context, LauncherDriver
 from normgen.devices.cuda.driver import Loaded
 from normgen.errors import DeviceMissing, ToolchainMissing
 from normgen.launching.launch import Buffer, Fire, Launch
+from normgen.locks import cached_property
 
 # What is asked of the driver library itself: PyCUDA does not wrap it, or for its own objects alone. By name
 # the parameters, of which a pointer is for what is returned.

@@ -25,6 +25,7 @@ from normgen.devices.host.report import parameter_names, tell
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Buffer, Fire, Launch
 from normgen.launching.machine import HOST_MACHINE, ORDINARY_SHARED, Machine
+from normgen.locks import new_lock
 from normgen.package.device_functions import inlined
 
 _log = logging.getLogger("normgen")
@@ -79,7 +80,7 @@ class HostExecutor:
         self._cache = cache
         self._functions: dict[tuple[str, str, int], HostFunction] = {}
         self._locks: dict[tuple[str, str, int], threading.Lock] = {}
-        self._guard = threading.Lock()
+        self._guard = new_lock()
 
     @property
     def device(self) -> Machine:
@@ -92,7 +93,7 @@ class HostExecutor:
         if known is not None:
             return known
         with self._guard:
-            lock = self._locks.setdefault(key, threading.Lock())
+            lock = self._locks.setdefault(key, new_lock())
         with lock:
             if key not in self._functions:
                 self._functions[key] = self._load(source, entry, shared)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ctypes as c
 import struct
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from normgen.devices.host import abi
+from normgen.locks import new_lock
 
 # The runtime has one launch at a time. Loading counts as one: a library's own functions are watched too.
-RUNNING = threading.Lock()
+RUNNING = new_lock()
 
 _MOST_PARAMETERS = 512
 

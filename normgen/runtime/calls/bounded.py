@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TypeVar
+
+from normgen.locks import new_lock
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -16,7 +17,7 @@ class Bounded(dict[K, V]):
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
-        self._guard = threading.Lock()
+        self._guard = new_lock()
 
     def keep(self, key: K, value: V) -> None:
         """Put a value in."""

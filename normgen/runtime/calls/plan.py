@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 from normgen import arrays
 from normgen.arrays.views import View
 from normgen.launching.launch import HOST
+from normgen.locks import new_lock
 from normgen.runtime.calls.arguments import Request
 from normgen.runtime.calls.binding import alignment_of, device_text
 from normgen.runtime.calls.dispatch import Dispatcher
@@ -74,7 +74,7 @@ class Plan:
                 self._memory, self._library, like.owner, settled.stream, settled.theirs, lasting=True
             )
             # Calls may come from several threads, whose launches must not mingle.
-            self._placed = placed._replace(lock=threading.Lock())
+            self._placed = placed._replace(lock=new_lock())
         # The addresses of the last call's arrays and of the results made for it, and its launches, which a
         # call with the same ones repeats.
         self._last: tuple[list[Any] | None, list[int], list[Ready]] = (None, [], [])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from operator import index
+from typing import Any, cast
 
 from normgen.arrays.numpy import NUMPY
 from normgen.arrays.views import View, packed
@@ -73,6 +74,7 @@ def _unread(direction: Direction, dtypes: str | Mapping[str, str]) -> Types:
 
 
 def _lengths(direction: Direction, records: Mapping[str, TensorRecord], sizes: Sizes) -> Lengths:
+    sizes = {axis: _whole(axis, size) for axis, size in sizes.items()}
     lengths = {axis.name: axis.extent for axis in direction.axes if axis.extent is not None}
     needed = dict.fromkeys(axis for record in records.values() for axis in record.axes)
     known = dict.fromkeys(axis for record in direction.operands.values() for axis in record.axes)
@@ -87,6 +89,17 @@ def _lengths(direction: Direction, records: Mapping[str, TensorRecord], sizes: S
         raise ValueError(f"sizes: the length of {', '.join(missing)} is missing")
     rest = sizes.get(REST)
     return Lengths(lengths, (rest,) if isinstance(rest, int) else rest)
+
+
+def _whole(axis: str, size: object) -> int | tuple[int, ...]:
+    """A length, or the dimensions of `...`, as Python's ints."""
+    try:
+        found = tuple(map(index, size)) if isinstance(size, (tuple, list)) else index(cast("int", size))
+    except TypeError:
+        raise TypeError(f"sizes: {axis} must be an int, or a tuple of them, but is {size!r}") from None
+    if any(length < 0 for length in (found if isinstance(found, tuple) else (found,))):
+        raise ValueError(f"sizes: {axis} is {size!r}, and no length is negative")
+    return found
 
 
 def _dtypes(

@@ -19,6 +19,7 @@ from normgen.arrays.views import Library, View
 from normgen.devices.executors import context_of, keeps_calls
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Shape, is_contiguous
+from normgen.locks import new_lock
 
 GRANULE = 256
 
@@ -38,7 +39,7 @@ class Memory:
     still queued may use it."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._guard = new_lock()
         self._arenas: dict[tuple[Any, ...], Lent] = {}
         self._of_graphs: list[Lent] = []
         keeps_calls(self)
@@ -81,7 +82,7 @@ class Memory:
                 arrays.clear(device, address, room, clear)
                 if device != HOST:
                     context_of(device).finish(clear)
-            lock = threading.Lock() if known is None else known.lock
+            lock = new_lock() if known is None else known.lock
             self._arenas[key] = Lent(address, room, (owner, known), lock)
             return self._arenas[key]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from normgen.launching.call import Call
@@ -13,6 +12,7 @@ from normgen.launching.family import Cost, Lines, Lowered
 from normgen.launching.knobs import Knobs, core_of, knobs_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
+from normgen.locks import cached_property
 from normgen.package.kernels import Kernel
 from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.planning.registry import family_of
