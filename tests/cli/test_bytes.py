@@ -53,6 +53,18 @@ def test_blocks_with_several_long_rows(name: str, monkeypatch: pytest.MonkeyPatc
     compare(name, (7, 40000), Small(checked=True), monkeypatch)
 
 
+@pytest.mark.parametrize("name", ["layernorm", "softmax", "log_softmax"])
+def test_what_is_read_in_several_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing holds a row, each of its passes reads it."""
+
+    class Streaming(HostExecutor):
+        @property
+        def device(self) -> Machine:
+            return replace(HOST_MACHINE, registers_per_multiprocessor=1)
+
+    compare(name, (8, 600), Streaming(checked=True), monkeypatch)
+
+
 def compare(
     name: str, shape: tuple[int, int], executor: HostExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
