@@ -16,7 +16,7 @@ from normgen.codegen.strategies.temporaries import Workspace
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
 from normgen.ir.expr import load
-from normgen.ir.nodes import Load, Reduce, reductions
+from normgen.ir.nodes import Load, Reduce, made_of, reductions, walk
 from normgen.ir.program import Program, Result
 from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit, first_plan
@@ -32,8 +32,9 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
     Where no kernel that makes the new value of a state can write it, one that follows all others does.
     """
     program = centre(_with_updates(program))
-    found, reasons = _ways(program, name)
-    if not found and any(map(_is_state, program.results)):
+    elsewhere = _reads_elsewhere(program)
+    found, reasons = ([], {}) if elsewhere else _ways(program, name)
+    if elsewhere or (not found and any(map(_is_state, program.results))):
         found, reasons = _deferred(program, name)
     if not found:
         raise _unsupported(source, str(next(reasons[k] for k in _TELLING if k in reasons)))
@@ -70,6 +71,17 @@ def _deferred(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[
     last = replace(program, operands=(*program.operands, *tensors), bindings=(), results=tuple(updates))
     plans = tuple(map(plan_kernel, groups_of(last, f"{name}_update")))
     return [replace(s, plans=s.plans + plans, temporaries=s.temporaries + tensors) for s in found], reasons
+
+
+def _reads_elsewhere(program: Program) -> bool:
+    """Whether the new value of some state needs another, or its own in more than one place: whatever writes
+    it could write before that is read."""
+    updated = {r.tensor.name for r in filter(_is_state, program.results)}
+    return any(
+        {n.tensor for n in walk(r.expr) if isinstance(n, Load)} & updated - {r.tensor.name}
+        or made_of(updated, r.expr).intersection(reductions(r.expr))
+        for r in filter(_is_state, program.results)
+    )
 
 
 def _is_state(result: Result) -> bool:
