@@ -27,7 +27,12 @@ class Group:
 GROUPS = (
     Group(
         "runtime",
-        ("tests/runtime/test_gpu.py", "tests/runtime/test_interop_gpu.py", "tests/autograd/test_gpu.py"),
+        (
+            "tests/runtime/test_gpu.py",
+            "tests/runtime/test_interop_gpu.py",
+            "tests/autograd/test_gpu.py",
+            "tests/gpu/test_device_functions.py",
+        ),
         2,
         110,
         torch=False,
