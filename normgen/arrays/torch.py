@@ -94,8 +94,8 @@ _HELD: set[type] = set()  # types of tensors that have memory of their own
 
 def _check_held(kind: type) -> None:
     """Refuse tensors that answer for themselves what is done with them, such as fake ones."""
-    plain = sys.modules["torch"].Tensor.__torch_dispatch__
-    if getattr(kind, "__torch_dispatch__", plain) is not plain:
+    plain = getattr(sys.modules["torch"].Tensor, "__torch_dispatch__", None)
+    if getattr(kind, "__torch_dispatch__", None) is not plain:
         raise TypeError(f"a {kind.__name__} has no values in memory: use normgen.torch, or a plain tensor")
     _HELD.add(kind)
 
