@@ -85,6 +85,7 @@ def _backward(subject: Subject, norm: Norm, expectation: Expectation, memory: Me
         **_given(norm, expectation.scalars),
         out=out,
         accumulate=case.accumulate,
+        dtypes={_source(t): dtypes[t.name] for t in tensors if _source(t) in case.dtypes},
         wrt=tuple(_source(t) for t in tensors) if case.absent or case.wrt is not None else None,
     )
     for tensor in tensors:
@@ -105,10 +106,8 @@ def _source(gradient: Tensor) -> str:
 
 
 def _gradient_dtype(tensor: Tensor, backward: Program, case: Case) -> str:
-    """That of its tensor; where the call gives neither the tensor nor an array, that of the first
-    cotangent."""
-    given = {t.name for t in backward.operands}
-    if _source(tensor) in case.dtypes and (_source(tensor) in given or case.given_out or case.accumulate):
+    """That of its tensor; of a let, that of the first cotangent."""
+    if _source(tensor) in case.dtypes:
         return case.dtypes[_source(tensor)]
     cotangents = (t.name for t in backward.operands if t.role == "cotangent" and t.name not in case.absent)
     return case.dtypes[next(cotangents)]
