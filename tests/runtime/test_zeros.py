@@ -14,10 +14,10 @@ import normgen
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.resident.launch import residence
 from normgen.package.records import Package
-from normgen.runtime.calls.workspace import Memory
+from normgen.runtime.calls.workspace import MEMORY, Memory
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
-from tests.fakes.arrays import CupyArray
+from tests.fakes.arrays import CupyArray, GpuArray
 from tests.fakes.driver import FakeDriver
 from tests.runtime.calling import tensor
 
@@ -157,3 +157,14 @@ def test_kernels_leave_zeros(monkeypatch: pytest.MonkeyPatch, samples: int) -> N
         alone, made = meeting().on(executor).backward(**rest), norm.backward(**rest)
         assert all(np.array_equal(a, b) for a, b in zip(made, alone, strict=True))
     assert {entry for entry, _ in executor.history} == {KERNEL, BACKWARD, f"{BACKWARD}_second_stage"}
+
+
+def test_a_context_of_the_caller_is_kept_by_arrays_of_its_library(
+    driver: FakeDriver, streams: dict[int, int]
+) -> None:
+    driver.make_current(0)
+    norm, x = meeting(), GpuArray(SHAPE, np.float32)
+    for _ in range(2):
+        assert entries(driver, norm.forward, x) == [CLEAR, KERNEL]
+    lent = [each for (device, *_), each in MEMORY._arenas.items() if device[0] not in ("cuda", "host")]
+    assert lent and all(type(each.owner[0]) is GpuArray for each in lent)  # type: ignore[index]

@@ -9,7 +9,8 @@ which clears its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,31 +60,39 @@ class Memory:
         """Memory for all calls on a stream; while a graph is made, for this one, by the library."""
         name = _name_of(device, stream)
         if name is not None:
-            return self._arena((device, name), size, device)
+            own = device in (HOST, _primary(device))
+            make = partial(_block, device) if own else partial(_made, library, owner, device)
+            return self._arena((device, name), size, make)
         made = _made(library, owner, device, size)
         self._of_graphs.append(made)  # replays write there
         return made
 
     def zeros(self, device: DeviceKey, stream: int, size: int) -> Lent | None:
         """Memory that is zeros whenever no kernel of the stream runs. None while a graph is made: its kernels
-        run beside those of the stream."""
+        run beside those of the stream; and in a context of the caller's, which may end before the process."""
         name = _name_of(device, stream)
-        return None if name is None else self._arena((device, name, "zeros"), size, device, stream)
+        if name is None or device not in (HOST, _primary(device)):
+            return None
 
-    def _arena(self, key: tuple[Any, ...], size: int, device: DeviceKey, clear: int | None = None) -> Lent:
-        """An arena of at least so many bytes. `clear`: the stream on which new ones are filled with zeros."""
+        def make(room: int) -> Lent:
+            made = _block(device, room)
+            arrays.clear(device, made.address, room, stream)
+            if device != HOST:
+                context_of(device).finish(stream)
+            return made
+
+        return self._arena((device, name, "zeros"), size, make)
+
+    def _arena(self, key: tuple[Any, ...], size: int, make: Callable[[int], Lent]) -> Lent:
+        """An arena of at least so many bytes."""
         with self._guard:
             known = self._arenas.get(key)
             if known is not None and known.size >= size:
                 return known
             room = size if known is None else max(size, 2 * known.size)
-            address, owner = _block(device, room)
-            if clear is not None:
-                arrays.clear(device, address, room, clear)
-                if device != HOST:
-                    context_of(device).finish(clear)
+            made = make(room)
             lock = new_lock() if known is None else known.lock
-            self._arenas[key] = Lent(address, room, (owner, known), lock)
+            self._arenas[key] = made._replace(owner=(made.owner, known), lock=lock)
             return self._arenas[key]
 
 
@@ -95,13 +104,18 @@ def _name_of(device: DeviceKey, stream: int) -> int | None:
     return 0 if device == HOST else context_of(device).name_of(stream)
 
 
-def _block(device: DeviceKey, size: int) -> tuple[int, object]:
-    """Memory that nobody uses, aligned to 256, and its owner."""
+def _primary(device: DeviceKey) -> DeviceKey:
+    """The key of a device's primary context. Other contexts live as long as arrays of their library."""
+    return ("cuda", device[1])
+
+
+def _block(device: DeviceKey, size: int) -> Lent:
+    """Memory of our own."""
     if device == HOST:
         array = np.empty(size + GRANULE, np.uint8)
-        return align(array.__array_interface__["data"][0]), array
+        return Lent(align(array.__array_interface__["data"][0]), size, array)
     memory = context_of(device).allocate(size + GRANULE)
-    return align(memory.pointer), memory
+    return Lent(align(memory.pointer), size, memory)
 
 
 def _made(library: Library, owner: Any, device: DeviceKey, size: int) -> Lent:
