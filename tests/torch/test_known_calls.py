@@ -208,3 +208,14 @@ def test_cumulative_averages_prepare_one_call():
         known.append(len(function("batchnorm", training=True)._step.calls._known))
     assert len(set(known)) == 1
     same(dict(mine.state_dict()), dict(theirs.state_dict()))
+
+
+def test_cumulative_averages_are_compiled(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
+    mine, theirs = nt.nn.BatchNorm1d(6, momentum=None), torch.nn.BatchNorm1d(6, momentum=None)
+    compiled = torch.compile(mine, backend="aot_eager")
+    for _ in range(3):
+        x = drawn(5, 6)
+        y = compiled(x)
+        same((y, *grad(y.sin().sum(), x)), (want := theirs(x), *grad(want.sin().sum(), x)))
+    same(dict(mine.state_dict()), dict(theirs.state_dict()))

@@ -49,8 +49,12 @@ def _momentum(module: Any, tracked: bool) -> float:
     if counted is not None:
         counted.add_(1)
         if module.momentum is None:  # running statistics are averages of all batches
-            return 1.0 / float(counted)
+            return float(_share(counted))
     return 0.0 if module.momentum is None else float(module.momentum)
+
+
+# The share of one batch among so many: for compilers a number too, where operators take no symbols.
+_share: Any = torch.compiler.disable(lambda counted: 1.0 / float(counted))
 
 
 class BatchNorm1d(_Forward, torch.nn.BatchNorm1d):
