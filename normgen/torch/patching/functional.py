@@ -29,7 +29,8 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> Any:
     states = running_mean, running_var
-    sound = eps > 0 and (prod((input.shape[0], *input.shape[2:])) > 1 if training else None not in states)
+    known = running_mean is not None and running_var is not None
+    sound = eps > 0 and (prod((input.shape[0], *input.shape[2:])) > 1 if training else known)
     if not input.numel() or not has_kernels(input) or not sound:
         return functional.batch_norm(input, *states, weight, bias, training, momentum, eps)
     norm = function("batchnorm", training=bool(training))
