@@ -248,7 +248,9 @@ class _Checker:
         if faults := check_function(node, self.scope):
             self.errors += faults
             self.scope.broken.add(node.name.text)
-        self.scope.functions.setdefault(node.name.text, node)
+        if node.name.text not in self.scope.own:
+            self.scope.own.add(node.name.text)
+            self.scope.functions[node.name.text] = node
 
     # What statements share.
 

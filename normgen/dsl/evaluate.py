@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from normgen.diagnostics import Diagnostic, Label
 from normgen.dsl import ast
-from normgen.dsl.functions import CAST, REDUCTIONS, ROOTS, apply, built_in
+from normgen.dsl.functions import CAST, REDUCTIONS, ROOTS, apply, built_in, prelude
 from normgen.dsl.names import Scope
 from normgen.dsl.operators import binary, bounded, choice, floor_division, unary
 from normgen.dsl.values import (
@@ -123,16 +123,15 @@ class Evaluator:
                         self.evaluate(argument, environment)
                     return POISON
                 case ast.Call():
-                    arguments = []
-                    for argument in _evaluated(node):
+                    arguments, function = [], self._function(node, environment)
+                    for argument in node.arguments if function else _evaluated(node):
                         arguments.append(as_number(argument, self.evaluate(argument, environment)))
                     if any(value.poisoned for value in arguments) or node.function.text in self.scope.broken:
                         return POISON
-                    if built_in(node.function.text):
+                    if function is None:
                         return self._built_in(node, arguments, environment)
-                    function = self.scope.functions.get(node.function.text)
                     inner = self._bind(node, function, arguments, environment)
-                    if function is None or inner is None:
+                    if inner is None:
                         return POISON
                     return as_number(function.body, self.evaluate(function.body, inner))
         except Fault as fault:
@@ -141,6 +140,11 @@ class Evaluator:
             return POISON
         finally:
             self.depth -= 1
+
+    def _function(self, node: ast.Call, environment: Environment) -> ast.Function | None:
+        """What a call means that is written in the language: the spec's own may hide what is not."""
+        known = self.scope.functions if environment.functions is None else environment.functions
+        return known.get(node.function.text)
 
     def _is_known(self, function: str) -> bool:
         return function in self.scope.functions or built_in(function) is not None
@@ -257,10 +261,10 @@ class Evaluator:
         return number(ir.window_sum(value.expr, tuple(reaches)), value.axes)
 
     def _bind(
-        self, node: ast.Call, function: ast.Function | None, arguments: list[Value], environment: Environment
+        self, node: ast.Call, function: ast.Function, arguments: list[Value], environment: Environment
     ) -> Environment | None:
         """What the names of a function's body mean in this call; None where `names` found fault."""
-        if function is None or len(arguments) != len(function.parameters):
+        if len(arguments) != len(function.parameters):
             return None
         axes: Mapping[str, tuple[str, ...]] = {}
         if bool(node.over) != (function.axis is not None):
@@ -271,7 +275,8 @@ class Evaluator:
                 return None
             axes = {function.axis.text: tuple(listed)}
         values = {p.text: value for p, value in zip(function.parameters, arguments, strict=True)}
-        return Environment(values, axes, environment.site or node.span)
+        functions = prelude() if prelude().get(function.name.text) is function else None
+        return Environment(values, axes, environment.site or node.span, functions)
 
 
 class _TooLarge(Exception):

@@ -30,7 +30,7 @@ def check_gradient(
     """The request that the `grad` statement makes, or the default one."""
     if not statements:
         operands = [t for t in tensors.values() if t.role in ("input", "param") and differentiable(t)]
-        outputs = [t.name for t in tensors.values() if t.role == "output"]
+        outputs = [t.name for t in tensors.values() if t.role == "output" and differentiable(t)]
         if not operands or not outputs:
             return Request(), []
         return Request(tuple(outputs), tuple(t.name for t in operands)), []

@@ -40,7 +40,8 @@ class Entity:
 class Scope:
     """What has been defined so far, in order.
 
-    `functions` are those written in the language, `broken` those of them that a fault leaves meaningless.
+    `functions` are those written in the language, `own` those of them that the spec defines, `broken` those
+    that a fault leaves meaningless, `called` what has been called so far, of the language's own too.
     """
 
     values: dict[str, Entity] = field(default_factory=dict)
@@ -48,6 +49,8 @@ class Scope:
     axes: dict[str, Span] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
 
     def brackets(self, axes: Collection[str]) -> str:
         """Axes as a declaration would list them: `[B, ..., D]`."""
@@ -113,7 +116,8 @@ def check_names(expression: ast.Expression, names: Names) -> list[Diagnostic]:
                 faults += _subscript_faults(node, names) + _over_faults(node.over, names, stack)
             case ast.Call():
                 faults += _call_faults(node, names) + _over_faults(node.over, names, stack)
-                stack.extend(reversed(node.arguments[:1] if node.function.text == CAST else node.arguments))
+                casts = node.function.text == CAST and CAST not in names.functions
+                stack.extend(reversed(node.arguments[:1] if casts else node.arguments))
     return faults
 
 
@@ -171,6 +175,7 @@ def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
 def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
     word = node.function.text
     known = names.functions.get(word)
+    names.scope.called.add(word)
     called = signature(known) if known else built_in(word)
     if called is None:
         return [_unknown_function(node, names)]
@@ -190,7 +195,7 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
         count = "one argument" if called.parameters == 1 else f"{called.parameters} arguments"
         message = f"`{word}` takes {count}, not {len(node.arguments)}"
         help = f"write `{_example(word, names)}`"
-        if word in REDUCTIONS and not node.over and len(node.arguments) == 1:
+        if known is None and word in REDUCTIONS and not node.over and len(node.arguments) == 1:
             help = f"to reduce, say over which axes: `{word}[D](v)`"
         faults.append(Diagnostic("arguments", message, (Label(node.span),), (help,)))
     if known is None and any(isinstance(r, ast.Window) for r in node.over) and word != "sum":
@@ -199,7 +204,7 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
     elif known is not None and (windows := [r for r in node.over if isinstance(r, ast.Window)]):
         help = "windows are for the primitive `sum`; divide by the number of elements yourself"
         faults.append(Diagnostic("window", f"`{word}` takes no window", (Label(windows[0].span),), (help,)))
-    if word == CAST and len(node.arguments) == 2:
+    if known is None and word == CAST and len(node.arguments) == 2:
         faults += _cast_faults(node.arguments[1], names)
     return faults
 
@@ -262,16 +267,23 @@ def unknown_axis(axis: ast.Identifier, known: Collection[str], only: str = "") -
 
 
 def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
-    """Faults of a function's definition. Its body may use its parameters and the functions before it."""
+    """Faults of a function's definition. Its body may use its parameters and the functions before it.
+
+    It may hide one of the language or of the prelude, so that further ones of these break no spec.
+    """
     name, faults = function.name, []
     if fault := reserved(name):
         faults.append(fault)
-    if built_in(name.text) or name.text == "size":
-        message = f"`{name.text}` is a function of the language and cannot be redefined"
+    if name.text == "size":
+        message = f"`{name.text}` is a word of the language and cannot be redefined"
         faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
-    elif name.text in scope.functions:
+    elif name.text in scope.own:
         message = f"function `{name.text}` is defined already"
         faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
+    elif name.text in scope.called and (built_in(name.text) or name.text in scope.functions):
+        message = f"`{name.text}` is called above, where it is another function"
+        help = "define it above its first use, or choose another name"
+        faults.append(Diagnostic("name", message, (Label(name.span),), (help,)))
     parameters: dict[str, Span] = {}
     for parameter in function.parameters:
         if parameter.text in parameters:
@@ -282,9 +294,8 @@ def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
         return [*faults, Diagnostic("name", message, (Label(recursive),))]
     axes = [function.axis.text] if function.axis else []
     only = "a function sees its parameters only; pass what it needs as an argument"
-    inside = Scope(
-        scope.values, scope.functions, scope.axes
-    )  # a parameter does not count as a use of a namesake
+    # (a parameter does not count as a use of a namesake)
+    inside = Scope(scope.values, scope.functions, scope.axes, called=scope.called)
     return faults + check_names(function.body, Names(parameters, axes, scope.functions, inside, only=only))
 
 

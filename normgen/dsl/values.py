@@ -57,11 +57,13 @@ class Environment:
     """What names mean: values, and axes (a function's axis parameter may stand for several).
 
     `site` is the call in the spec that is being expanded; faults inside a function are reported there.
+    `functions`: those that calls mean, within a function of the prelude; else the scope's.
     """
 
     values: Mapping[str, Value]
     axes: Mapping[str, tuple[str, ...]]
     site: Span | None = None
+    functions: Mapping[str, ast.Function] | None = None
 
 
 class Fault(Exception):

@@ -134,7 +134,13 @@ def test_names_inside_functions() -> None:
         ("let v = silu", "name: `silu` is a function"),
         ("let v = x(w)", "name: `x` is a value, not a function"),
         ("let v = size(x)", "name: `size` takes axes"),
-        ("fn sum(v) = v", "name: `sum` is a function of the language and cannot be redefined"),
+        ("fn size(v) = v", "name: `size` is a word of the language and cannot be redefined"),
+        (
+            "let v = sum[D](x)\nfn sum(v) = v",
+            "name: `sum` is called above, where it is another function",
+        ),
+        ("fn sum(v) = sum[D](v)", "name: `sum` calls itself; functions are expanded where they are called"),
+        ("fn exp(v) = v\nfn exp(v) = 2 * v", "name: function `exp` is defined already"),
         # Axes.
         ("let v = max[B, D](w)", "axes: max over `B`, which the value lacks"),
         # Arguments.
