@@ -60,7 +60,8 @@ def test_what_is_read_in_several_passes(name: str, monkeypatch: pytest.MonkeyPat
     class Streaming(HostExecutor):
         @property
         def device(self) -> Machine:
-            return replace(HOST_MACHINE, registers_per_multiprocessor=1)
+            nothing = dict.fromkeys(("shared_per_block", "shared_per_multiprocessor"), 1)
+            return replace(HOST_MACHINE, registers_per_multiprocessor=1, **nothing)
 
     compare(name, (8, 600), Streaming(checked=True), monkeypatch)
 
