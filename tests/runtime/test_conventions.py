@@ -12,6 +12,7 @@ import normgen
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import round_to
 from normgen.launching.machine import HOST_MACHINE
+from normgen.runtime.calls.workspace import Memory
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from tests.memory import at_offset
@@ -76,8 +77,8 @@ def test_a_call_takes_what_the_query_told(
         # What would be seen in any sum.
         mine = {key: placed(np.full(shape, 1e30), dtype) for key, (shape, dtype) in told.items()}
         with monkeypatch.context() as patched:
-            for dispatcher in norm._dispatchers.values():
-                patched.setattr(dispatcher._memory, "any", None)  # that allocates
+            for allocates in ("passing", "lasting", "zeros"):
+                patched.setattr(Memory, allocates, None)
             assert same(first, call(**given(), sm_count=sm_count, workspace=mine)), direction
 
 
