@@ -9,13 +9,14 @@ values by then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgen.dtypes import round_to
 from normgen.ir.centre import centre
+from normgen.ir.expr import walk
 from normgen.ir.program import Definition, Program
 from normgen.ir.reference import evaluate
 from normgen.locks import cached_property
@@ -86,19 +87,21 @@ class Expectation:
         return Expected(stored, self._truth(centred, exact), bounds)
 
     def _truth(self, program: Program, arrays: Arrays) -> Arrays:
-        """What a call means: where any tensor is empty, zeros, and states as they were."""
+        """What a call means: where an empty axis concerns a result, zeros, and states as they were."""
         case = self.case
-        if not all(case.extents.values()):
-            return _zeros(program, case) | {f"update:{u.state}": arrays[u.state] for u in program.updates}
-        return evaluate(program, arrays, case.extents, self.scalars, True, self._dtypes)
+        if all(case.extents.values()):
+            return evaluate(program, arrays, case.extents, self.scalars, True, self._dtypes)
+        states = {f"update:{u.state}": arrays[u.state] for u in program.updates}
+        made = evaluate(unconcerned(program, case), arrays, case.extents, self.scalars, True, self._dtypes)
+        return {**_zeros(program, case), **states, **made}
 
     def _bounds(self, program: Program, arrays: Arrays, errors: Arrays, slack: float) -> Arrays:
-        case = self.case
+        case, zeros = self.case, {}
         if not all(case.extents.values()):
             states = {f"update:{u.state}": np.zeros_like(arrays[u.state]) for u in program.updates}
-            return _zeros(program, case) | states
+            zeros, program = _zeros(program, case) | states, unconcerned(program, case)
         setting = Setting(arrays, case.extents, self.scalars, self._dtypes)
-        return {name: e.error for name, e in analyse(program, setting, errors, slack).items()}
+        return {**zeros, **{name: e.error for name, e in analyse(program, setting, errors, slack).items()}}
 
 
 def read_back(
@@ -119,6 +122,13 @@ def read_back(
         with np.errstate(invalid="ignore"):
             errors[name] = np.nan_to_num(np.abs(stored[name] - exact[name]), nan=0.0)
     return exact, stored, errors
+
+
+def unconcerned(program: Program, case: Case) -> Program:
+    """The results of a program that no empty axis concerns."""
+    empty = {axis for axis, length in case.extents.items() if length == 0}
+    results = tuple(r for r in program.results if all(empty.isdisjoint(node.axes) for node in walk(r.expr)))
+    return replace(program, results=results, updates=())
 
 
 def _zeros(program: Program, case: Case) -> dict[str, FloatArray]:

@@ -28,7 +28,7 @@ from normgen.verify.bounds import BACKWARD_SLACK, Setting, analyse
 from normgen.verify.cases import Case, DtypeSet, make_case, same_dtype
 from normgen.verify.compare import compare
 from normgen.verify.draw import Drawn, draw, scalar_values
-from normgen.verify.expected import Expectation, Expected, Subject, read_back
+from normgen.verify.expected import Expectation, Expected, Subject, read_back, unconcerned
 from tests.gpu.layouts import DENSE, laid
 
 F32 = same_dtype("f32")
@@ -294,10 +294,6 @@ def _backward(made: Made, case: Case, arrays: Mapping[str, Any], before: Expecte
     subject, numbers = made.call.norm.subject, made.call.numbers
     program, centred = subject.definition.program, subject.centred_backward
     assert centred is not None
-    if not all(case.extents.values()):
-        shapes = {r.tensor.name: [case.extents[axis] for axis in r.tensor.order] for r in centred.results}
-        zeros = {name: np.zeros(shape) for name, shape in shapes.items()}
-        return Expected({}, zeros, zeros)
     exact, stored, errors = read_back(program, case, arrays, before.truth)
     for result in program.results:
         name = result.tensor.name
@@ -306,9 +302,15 @@ def _backward(made: Made, case: Case, arrays: Mapping[str, Any], before: Expecte
             errors[name] = np.zeros_like(stored[name])
         elif result.kept:
             errors[name] = errors[name] + before.bounds[name]
+    zeros = {
+        r.tensor.name: np.zeros([case.extents[axis] for axis in r.tensor.order]) for r in centred.results
+    }
+    if not all(case.extents.values()):
+        centred = unconcerned(centred, case)
     setting = Setting(stored, case.extents, numbers, case.dtypes)
     bounds = {name: each.error for name, each in analyse(centred, setting, errors, BACKWARD_SLACK).items()}
-    return Expected(stored, evaluate(centred, exact, case.extents, numbers, True, case.dtypes), bounds)
+    truth = evaluate(centred, exact, case.extents, numbers, True, case.dtypes)
+    return Expected(stored, {**zeros, **truth}, {**zeros, **bounds})
 
 
 def _compare(made: Made, name: str, got: Any, dtype: str, expected: Expected) -> None:
