@@ -15,7 +15,11 @@ Order = tuple[str, ...]  # axes, the outermost first
 
 
 class Misfit(Exception):
-    """A group that a family of kernels does not cover. The text says why, in the words of the spec."""
+    """A group that a family of kernels does not cover. The text says why, in the words of the spec.
+
+    Who tries something else keeps the text and not the exception, which holds the frames that it passed, and
+    with them the arrays of the call that had kernels made.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,10 @@ def without(order: Order, axes: Collection[str]) -> Order:
 
 def first_plan(planners: Iterable[Callable[P, T]], *given: P.args, **named: P.kwargs) -> T:
     """What the first makes that covers what is given; raises the `Misfit` of the first where none does."""
-    reasons: list[Misfit] = []
+    reasons: list[str] = []
     for planner in planners:
         try:
             return planner(*given, **named)
         except Misfit as misfit:
-            reasons.append(misfit)
-    raise reasons[0]
+            reasons.append(str(misfit))
+    raise Misfit(reasons[0])

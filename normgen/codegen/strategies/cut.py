@@ -37,14 +37,14 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
     if elsewhere or (not found and any(map(_is_state, program.results))):
         found, reasons = _deferred(program, name)
     if not found:
-        raise _unsupported(source, str(next(reasons[k] for k in _TELLING if k in reasons)))
+        raise _unsupported(source, next(reasons[k] for k in _TELLING if k in reasons))
     return tuple(found)
 
 
-def _ways(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, Misfit]]:
+def _ways(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, str]]:
     """The ways to cut a program, and why others are none."""
     found: list[PlannedStrategy] = []
-    reasons: dict[str, Misfit] = {}
+    reasons: dict[str, str] = {}
     long = _has_long_groups(program)
     for label, suffix, cut, applies in _CUTS:
         if not applies(any(s.name == "fused" for s in found), long):
@@ -52,14 +52,14 @@ def _ways(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str,
         try:
             planned = cut(program, name + suffix)
         except Misfit as misfit:
-            reasons[label] = misfit
+            reasons[label] = str(misfit)
             continue
         if all((planned.temporaries, planned.ways) != (s.temporaries, s.ways) for s in found):
             found.append(replace(planned, name=label))
     return found, reasons
 
 
-def _deferred(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, Misfit]]:
+def _deferred(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, str]]:
     """The ways to cut a program whose new values of states are results like others: temporaries, from which
     kernels that follow all others update the states."""
     states = tuple(filter(_is_state, program.results))

@@ -45,7 +45,7 @@ def _cut(group: Group, workspace: Workspace, planned: int) -> tuple[list[Plan], 
     what these hand on, and the program that is left. `planned`: how many kernels come before.
     """
     program, results = group.program, group.results
-    reason = Misfit(f"`{program.name}` has nothing to begin with")
+    reason = f"`{program.name}` has nothing to begin with"
     for sums in _cuts(group):
         values = settled([r.expr for r in results], sums)
         done = tuple(r for r in results if r.expr in values and r.tensor.axes == r.expr.axes)
@@ -58,11 +58,11 @@ def _cut(group: Group, workspace: Workspace, planned: int) -> tuple[list[Plan], 
             named = (f"{group.name}_{k}" for k in count(planned + 1))
             made = [plan_kernel(replace(g, name=next(named))) for g in groups]
         except Misfit as misfit:
-            reason = misfit
+            reason = str(misfit)
         else:
             left = replace(program, results=tuple(r for r in program.results if r not in done))
             return made, [t.tensor for t in temporaries], reading(left, temporaries, loads_of(temporaries))
-    raise reason
+    raise Misfit(reason)
 
 
 def _cuts(group: Group) -> list[frozenset[Reduce]]:

@@ -221,18 +221,17 @@ class _Splitter:
                 if set(reductions(node.arg)) <= deep:
                     deep.add(node)
         partners = chosen | {n for n in alike if is_partner(n, chosen)}
-        reason: Misfit | None = None
+        reason = ""
         candidates = dict.fromkeys(map(frozenset, (deep or partners, partners, chosen)))
         for planner, sums in product(self.planners, candidates):
             cut = self._keep(space, sums, roots, later)
             try:
                 planner(self._trial(cut))
             except Misfit as misfit:
-                reason = misfit
+                reason = str(misfit)
             else:
                 return cut
-        assert reason is not None
-        raise reason
+        raise Misfit(reason)
 
     def _trial(self, cut: _Cut) -> Group:
         program = replace(self.program, results=cut.temporaries)
