@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from functools import cache, partial
@@ -13,7 +14,9 @@ import pytest
 import normgen
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.resident.launch import residence
+from normgen.launching.launch import HOST
 from normgen.package.records import Package
+from normgen.runtime.calls.prepared import Placed, fire
 from normgen.runtime.calls.workspace import MEMORY, Memory
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
@@ -157,6 +160,22 @@ def test_kernels_leave_zeros(monkeypatch: pytest.MonkeyPatch, samples: int) -> N
         alone, made = meeting().on(executor).backward(**rest), norm.backward(**rest)
         assert all(np.array_equal(a, b) for a, b in zip(made, alone, strict=True))
     assert {entry for entry, _ in executor.history} == {KERNEL, BACKWARD, f"{BACKWARD}_second_stage"}
+
+
+def test_a_call_that_fails_midway_leaves_zeros() -> None:
+    """What a kernel wrote that ended early is not there for the next call."""
+    zeros = Memory().zeros(HOST, 0, 512)
+    assert zeros is not None
+    words = (ctypes.c_ubyte * zeros.size).from_address(zeros.address)
+
+    def fail(*_: object) -> None:
+        words[7] = words[511] = 1
+        raise ZeroDivisionError
+
+    placed = Placed(cleared=True, lent=(zeros,), lock=zeros.lock)
+    with pytest.raises(ZeroDivisionError):
+        fire([(fail, b"", ())], placed, HOST, 0)
+    assert not any(words)
 
 
 def test_a_context_of_the_caller_is_kept_by_arrays_of_its_library(

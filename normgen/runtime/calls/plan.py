@@ -105,7 +105,7 @@ class Plan:
             self._last = values, addresses, launches
             if prepared.idle:
                 prepared.clear(pool, stream)
-        fire(launches, self._placed, stream)
+        fire(launches, self._placed, prepared.device, stream)
         return result
 
     def __repr__(self) -> str:

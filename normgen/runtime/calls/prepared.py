@@ -161,7 +161,7 @@ class PreparedCall:
         launches = self.ready(pool, placed)
         if self.idle:
             self.clear(pool, stream)
-        fire(launches, placed, stream)
+        fire(launches, placed, self.device, stream)
 
     def clear(self, pool: list[Any], stream: int) -> None:
         """Set the results of an idle call to zero."""
@@ -181,7 +181,7 @@ class PreparedCall:
         ]
 
 
-def fire(launches: list[Ready], placed: Placed, stream: int) -> None:
+def fire(launches: list[Ready], placed: Placed, device: DeviceKey, stream: int) -> None:
     """Queue the launches of a call."""
     lock = placed.lock
     if lock is None:
@@ -189,8 +189,15 @@ def fire(launches: list[Ready], placed: Placed, stream: int) -> None:
             run(packed, buffers, stream)
     else:
         with lock:
-            for run, packed, buffers in launches:
-                run(packed, buffers, stream)
+            try:
+                for run, packed, buffers in launches:
+                    run(packed, buffers, stream)
+            except BaseException:
+                # What has begun may have left words in zeros that no kernel clears any more.
+                if placed.cleared:
+                    zeros, *_ = placed.lent
+                    arrays.clear(device, zeros.address, zeros.size, stream)
+                raise
 
 
 def taking(indices: Sequence[int]) -> Take:
