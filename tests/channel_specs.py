@@ -91,6 +91,8 @@ def _specs(draw: DrawFn) -> str:
         update = "update running = lerp(running, {}, 0.25)"
         if chance(20):
             shifts.append("0.1 * running")
+            # The backward needs the state as it was.
+            lines.append(f"save running_before{brackets} = running")
     if value == "h":
         keep = draw(st.sampled_from(("let", "let", "save output")))
         lines.append(f"{keep} h{layout.brackets(full) if keep != 'let' else ''} = x + r")

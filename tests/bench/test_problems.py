@@ -81,8 +81,7 @@ def test_bytes_are_those_of_the_arrays_that_callers_hold(table: Any) -> None:
         assert found.ceiling == ("triad" if problem.shape == (1, 4096) else "copy")
         if "backward" in problem.directions:
             gains = sum(small[o.name] for o in params if o.name == "w")
-            # What the backward does not read, b, is not there to say a type: db has that of dy.
-            biases = sum(problem.channels * size for o in params if o.name == "b")
+            biases = sum(small[o.name] for o in params if o.name == "b")
             backward = problem.bytes("backward")
             wanted = 2 * like_x + gains, like_x + gains + biases
             assert (backward.read, backward.written) == wanted, problem.text

@@ -20,6 +20,7 @@ from tests.fakes.driver import FakeDriver
 
 # Words of a file that are names of its own, within functions or templates, and of another file outside.
 LOCAL = {
+    "async.cuh": {"word_t"},
     "math.cuh": {"smaller"},
     "vector.cuh": {"L2Hints", "word_t"},
     "realigned.cuh": {"L2Hints"},

@@ -58,7 +58,7 @@ output y[..., D]: like x if wide and n > 1 else f32 = x * q
 @pytest.mark.parametrize(
     ("grad", "of", "wrt"),
     [
-        ("", ("h", "y"), ("x", "w", "z")),
+        ("", ("h",), ("x", "w", "z")),
         ("grad y, v wrt w, x", ("y", "v"), ("w", "x")),
         ("grad y wrt v, w", ("y",), ("v", "w")),
     ],

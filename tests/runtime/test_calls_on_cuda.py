@@ -55,7 +55,7 @@ def test_results_are_tensors_on_the_same_device_and_the_work_is_on_its_current_s
     assert {x.data_ptr(), w.data_ptr(), y.data_ptr(), rstd.data_ptr()} <= pointers(launched)
 
 
-def test_the_backward_has_two_launches_and_one_arena_for_each_multipass(
+def test_the_backward_has_two_launches_and_scratch_memory_of_its_stream(
     driver: FakeDriver, norm: Norm
 ) -> None:
     x, w, rstd = tensor(600, 64), tensor(64), tensor(600, dtype="float32")
@@ -67,8 +67,9 @@ def test_the_backward_has_two_launches_and_one_arena_for_each_multipass(
         assert first.stream == second.stream == (0 if stream == 1 else 5)
         known = set(range(2**20)) | {a.data_ptr() for a in (x, w, rstd, gradients.dx, gradients.dw)}
         partials.append(pointers(first) & pointers(second) - known)
-    assert partials[0] and partials[0] == partials[2] and partials[1] == partials[3]
-    assert not partials[0] & partials[1]
+    # The library's memory on its own stream, which each call has anew; one arena on any other.
+    assert partials[0] and partials[2] and partials[1] and partials[1] == partials[3]
+    assert not (partials[0] | partials[2]) & partials[1]
 
 
 def test_numbers_and_views_are_made_arrays_on_the_device(driver: FakeDriver, norm: Norm) -> None:
