@@ -102,7 +102,8 @@ class Calls:
                     return self.run(self._resolved(tensors), numbers, wanted)
                 pointers.append(pointer)
                 key.append(lies)
-        known = self._known.get(found := tuple(key)) if self._allows(numbers) else None
+        found = tuple(key)
+        known = self._known.get(found) if self._allows(numbers) else None
         if known is None:
             known = self._unusual(tensors, numbers, wanted) or self.prepare(tensors, numbers, wanted)
             self._known.keep(found, known)
