@@ -1,4 +1,4 @@
-"""One call of a norm from PyTorch, forward and backward, held to the error bounds of `normgen check`.
+"""One call of a norm from PyTorch, forward and backward.
 
 All that a call is lies in `Call`, a value: two that differ in one field may be made in turn, so that one that
 is taken for the other shows. The same code runs on a GPU and, by the host executor, on the CPU.
@@ -6,13 +6,12 @@ is taken for the other shows. The same code runs on a GPU and, by the host execu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 import normgen.torch as nt
@@ -20,15 +19,12 @@ from normgen import bundled
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
-from normgen.ir.reference import evaluate
 from normgen.package.direction import directions
 from normgen.torch.autocast import widened
-from normgen.torch.dtypes import NAMES, TYPES
-from normgen.verify.bounds import BACKWARD_SLACK, Setting, analyse
+from normgen.torch.dtypes import TYPES
 from normgen.verify.cases import Case, DtypeSet, make_case, same_dtype
-from normgen.verify.compare import compare
-from normgen.verify.draw import Drawn, draw, scalar_values
-from normgen.verify.expected import Expectation, Expected, Subject, read_back, unconcerned
+from normgen.verify.draw import draw, scalar_values
+from normgen.verify.expected import Subject
 from tests.gpu.layouts import DENSE, laid
 
 F32 = same_dtype("f32")
@@ -106,6 +102,12 @@ class Call:
         dtypes |= {f"d{name}": dtypes[name] for name in self.norm.outputs if f"d{name}" in dtypes}
         unread = tuple(f"d{name}" for name in definition.of if name in self.unread)
         return replace(case, dtypes=dtypes, absent=(*self.absent, *unread), seed=self.seed)
+
+    def computed(self, on_gpu: bool) -> Case:
+        """The case as kernels see it: in float32, where autocast on a GPU makes it so."""
+        if not (self.mode.startswith("autocast") and on_gpu and widened(self.norm.function.norm.name)):
+            return self.case
+        return replace(self.case, dtypes=make_case(self.norm.definition, self.rows, self.width, F32).dtypes)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -193,8 +195,8 @@ def place(call: Call, device: str) -> Made:
         if recorded and tensor.name in wrt and kind.itemsize > 1:
             view = view.detach().requires_grad_()
         made.tensors[tensor.name] = view
-        made.before[tensor.name] = _exact(view)
-    dtypes = _widened(call, torch.device(device).type == "cuda").dtypes
+        made.before[tensor.name] = exact(view)
+    dtypes = call.computed(torch.device(device).type == "cuda").dtypes
     results = {r.tensor.name: r.tensor for r in norm.definition.program.results}
     for output in norm.differentiated:
         if (name := f"d{output}") not in case.absent:
@@ -207,7 +209,7 @@ def place(call: Call, device: str) -> Made:
 def adopt(call: Call, tensors: Tensors, cotangents: Tensors) -> Made:
     """A call on tensors that are there."""
     made = Made(call, tensors, dict(cotangents), {})
-    made.before = {name: _exact(each) for name, each in tensors.items() if each is not None}
+    made.before = {name: exact(each) for name, each in tensors.items() if each is not None}
     return made
 
 
@@ -243,84 +245,6 @@ def run(call: Call, device: str, function: Callable[..., Any] | None = None) -> 
     return differentiate(made) if MODES[call.mode][1] else made
 
 
-# --------------------------------------------------------------------------- what is right
-
-
-def check(made: Made) -> None:
-    """Hold every result of a call to its bound, in the element type that it must have, and all memory that
-    was only read to what was in it."""
-    call, subject = made.call, made.call.norm.subject
-    stored = call.case
-    case = _widened(call, any(each is not None and each.is_cuda for each in made.tensors.values()))
-    arrays = _arrays(made, case)
-    expected = Expectation(subject, case, Drawn(arrays, (), True), call.numbers).forward
-    for name, output in made.outputs.items():
-        _compare(made, name, output, case.dtypes[name], expected)
-    for update in call.norm.definition.program.updates:
-        state = made.tensors[update.state]
-        if state is not None:
-            _compare(made, f"update:{update.state}", state, "f32", expected)
-    if made.gradients:
-        read = _backward(made, case, arrays, expected)
-        for name, gradient in made.gradients.items():
-            _compare(made, f"d{name}", gradient, stored.dtypes[name], read)
-    for name, (memory, before) in made.memory.items():
-        bits = (each.view(torch.uint8) for each in (memory, before))
-        assert torch.equal(*bits), f"{call}: the memory of {name} was written"
-
-
-def _widened(call: Call, on_gpu: bool) -> Case:
-    """The case as kernels see it: in float32, where autocast on a GPU makes it so."""
-    if not (call.mode.startswith("autocast") and on_gpu and widened(call.norm.function.norm.name)):
-        return call.case
-    return replace(call.case, dtypes=make_case(call.norm.definition, call.rows, call.width, F32).dtypes)
-
-
-def _arrays(made: Made, case: Case) -> dict[str, Any]:
-    """What a call read, in float64, a dimension for each axis."""
-    program = made.call.norm.definition.program
-    drawn = made.call.values()  # defaults of what is left out, zeros where no cotangent comes
-    found = {}
-    for name, value in drawn.items():
-        read = _exact(made.cotangents[name]) if name in made.cotangents else made.before.get(name)
-        found[name] = value if read is None else read.reshape(value.shape)
-    assert found.keys() >= {tensor.name for tensor in program.operands}
-    return found
-
-
-def _backward(made: Made, case: Case, arrays: Mapping[str, Any], before: Expected) -> Expected:
-    """What the backward must make of what the forward left: of its outputs as they are, and of saves that may
-    be as far off as the forward's bounds allow."""
-    subject, numbers = made.call.norm.subject, made.call.numbers
-    program, centred = subject.definition.program, subject.centred_backward
-    assert centred is not None
-    exact, stored, errors = read_back(program, case, arrays, before.truth)
-    for result in program.results:
-        name = result.tensor.name
-        if result.kept and name in made.outputs:
-            exact[name] = stored[name] = _exact(made.outputs[name]).reshape(stored[name].shape)
-            errors[name] = np.zeros_like(stored[name])
-        elif result.kept:
-            errors[name] = errors[name] + before.bounds[name]
-    zeros = {
-        r.tensor.name: np.zeros([case.extents[axis] for axis in r.tensor.order]) for r in centred.results
-    }
-    if not all(case.extents.values()):
-        centred = unconcerned(centred, case)
-    setting = Setting(stored, case.extents, numbers, case.dtypes)
-    bounds = {name: each.error for name, each in analyse(centred, setting, errors, BACKWARD_SLACK).items()}
-    truth = evaluate(centred, exact, case.extents, numbers, True, case.dtypes)
-    return Expected(stored, {**zeros, **truth}, {**zeros, **bounds})
-
-
-def _compare(made: Made, name: str, got: Any, dtype: str, expected: Expected) -> None:
-    said = f"{made.call}: {name}"
-    assert NAMES[got.dtype] == dtype, f"{said} is {NAMES[got.dtype]}, not {dtype}"
-    truth = np.asarray(expected.truth[name]).reshape(tuple(got.shape))
-    bound = np.broadcast_to(expected.bounds[name], expected.truth[name].shape).reshape(tuple(got.shape))
-    found = compare(_exact(got), dtype, truth, bound)
-    assert found.worst <= 1.0, f"{said}: {found}"
-
-
-def _exact(tensor: Any) -> Any:
+def exact(tensor: Any) -> Any:
+    """A tensor's values in float64, as NumPy has them."""
     return tensor.detach().to(torch.float64).cpu().numpy().copy()

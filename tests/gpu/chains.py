@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from normgen.verify.cases import DTYPE_SETS, axis_order, same_dtype
-from tests.gpu.calls import MODES, Call, Made, check, differentiate, forward, known, place
+from tests.gpu.calls import MODES, Call, Made, differentiate, forward, known, place
+from tests.gpu.judge import check
 from tests.gpu.sequences import same_bits
 from tests.torch.drawing import variants
 

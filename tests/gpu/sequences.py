@@ -14,7 +14,8 @@ from random import Random
 from typing import Any
 
 from normgen.verify.cases import DTYPE_SETS
-from tests.gpu.calls import MODES, Call, Made, check, differentiate, forward, place
+from tests.gpu.calls import MODES, Call, Made, differentiate, forward, place
+from tests.gpu.judge import check
 from tests.gpu.layouts import LAYOUTS, OWN
 from tests.torch.drawing import variants
 

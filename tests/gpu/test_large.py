@@ -16,6 +16,7 @@ calls = pytest.importorskip("tests.gpu.calls")
 
 from normgen.verify.cases import DTYPE_SETS  # noqa: E402
 from tests.gpu.chains import BF16  # noqa: E402
+from tests.gpu.judge import check  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 GIB = 1 << 30
@@ -38,7 +39,7 @@ def _held(call, x, params, dy, rows):
     part = calls.adopt(call, {"x": x.detach()[rows], **params}, {"dy": dy[rows]})
     part.outputs = {name: each.detach()[rows] for name, each in whole.outputs.items()}
     part.gradients = {**whole.gradients, "x": whole.gradients["x"][rows]}
-    calls.check(part)
+    check(part)
 
 
 def _whole(call, operands, dy):
@@ -112,7 +113,7 @@ def test_a_batch_of_2_to_the_32_elements(channels_last, gib):
         part.outputs = {"y": whole.outputs["y"].detach()[rows]}
         part.gradients = {name: each / times for name, each in whole.gradients.items() if name != "x"}
         part.gradients["x"] = whole.gradients["x"][rows]
-        calls.check(part)
+        check(part)
 
 
 def _turned(block, order):

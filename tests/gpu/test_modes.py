@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 nt = pytest.importorskip("normgen.torch")
 chains = pytest.importorskip("tests.gpu.chains")
 
-from tests.gpu.calls import Call, check, differentiate, forward, place  # noqa: E402
+from tests.gpu.calls import Call, differentiate, forward, place  # noqa: E402
+from tests.gpu.judge import check  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")

@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 nt = pytest.importorskip("normgen.torch")
 
 from normgen.verify.cases import DTYPE_SETS, same_dtype  # noqa: E402
-from tests.gpu.calls import Call, adopt, check, differentiate, forward  # noqa: E402
+from tests.gpu.calls import Call, adopt, differentiate, forward  # noqa: E402
+from tests.gpu.judge import check  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 SETS = {torch.float32: same_dtype("f32"), torch.bfloat16: DTYPE_SETS[2], torch.float16: DTYPE_SETS[5]}
