@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class Group:
     """Tests that are reported together.
 
-    `processes`: how many share them; each has `seconds`, or its part of what time there is, after which what
-    has not begun is told as not run. `torch`: they call from PyTorch, and so want what is compiled for it.
-    `alone`: nothing runs beside them. `nvrtc`: they are about no compiler, and take the quicker one.
+    `processes`: how many share them. `seconds`: what each of these needs, by which they share the time that
+    there is; what has not begun then is told as not run. `torch`: they call from PyTorch, and so want what is
+    compiled for it. `alone`: nothing runs beside them, for so many seconds. `nvrtc`: they are about no
+    compiler, and take the quicker one.
     """
 
     name: str
@@ -23,7 +24,8 @@ class Group:
     nvrtc: bool = True
 
 
-# Those that do without PyTorch begin, while what it calls through is built; then the most telling ones.
+# Those that do without PyTorch begin, while what it calls through is built; then the most telling ones. Those
+# of which there can always be more come last: they get the time that others leave.
 GROUPS = (
     Group(
         "runtime",
@@ -38,17 +40,17 @@ GROUPS = (
         torch=False,
         nvrtc=False,
     ),
-    Group("checks", ("tests/verify/test_gpu.py",), 12, 180, torch=False, nvrtc=False),
+    Group("checks", ("tests/verify/test_gpu.py",), 16, 195, torch=False, nvrtc=False),
     Group("graphs", ("tests/gpu/test_graphs.py",), 6, 130),
-    Group("modes", ("tests/gpu/test_modes.py",), 6, 130),
-    Group("queues", ("tests/gpu/test_queues.py",), 6, 130),
-    Group("threads", ("tests/gpu/test_threads.py",), 2, 100),
-    Group("streams", ("tests/gpu/test_streams.py",), 3, 100),
-    Group("sequences", ("tests/gpu/test_sequences.py",), 8, 130, nvrtc=False),
-    Group("statistics", ("tests/gpu/test_statistics.py",), 2, 60),
-    Group("leaks", ("tests/gpu/test_leaks.py",), 2, 100),
-    Group("torch", ("tests/torch/test_gpu.py", "tests/gpu/test_torch_modules.py"), 4, 110),
-    Group("large", ("tests/gpu/test_large.py",), 1, 60, alone=True),
+    Group("modes", ("tests/gpu/test_modes.py",), 6, 90),
+    Group("queues", ("tests/gpu/test_queues.py",), 6, 90),
+    Group("threads", ("tests/gpu/test_threads.py",), 2, 80),
+    Group("streams", ("tests/gpu/test_streams.py",), 3, 80),
+    Group("statistics", ("tests/gpu/test_statistics.py",), 2, 50),
+    Group("leaks", ("tests/gpu/test_leaks.py",), 2, 90),
+    Group("torch", ("tests/torch/test_gpu.py", "tests/gpu/test_torch_modules.py"), 4, 85),
+    Group("sequences", ("tests/gpu/test_sequences.py",), 12, 100),
+    Group("large", ("tests/gpu/test_large.py",), 1, 70, alone=True),
     Group("measure", ("tests/measure/test_gpu.py",), 1, 15, torch=False, alone=True),
     Group("host-times", ("tests/gpu/test_host_times.py",), 1, 20, alone=True),
 )

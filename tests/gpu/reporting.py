@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 NO_TIME = "no time was left"
+KNOWN = "known"  # the outcome of a test that is expected to fail, and does
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,13 +67,15 @@ class _Reporter:
             self._tell_of(report, report.duration)
 
     def _tell_of(self, report: Any, seconds: float) -> None:
-        reason = ""
-        if report.skipped:
+        reason, outcome = "", report.outcome
+        if report.skipped and hasattr(report, "wasxfail"):
+            reason, outcome = report.wasxfail.removeprefix("reason: "), KNOWN
+        elif report.skipped:
             reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         elif report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             reason = crash.message if crash is not None else str(report.longrepr)
-        self.tell(test=report.nodeid, outcome=report.outcome, reason=reason[:2000], seconds=round(seconds, 2))
+        self.tell(test=report.nodeid, outcome=outcome, reason=reason[:2000], seconds=round(seconds, 2))
         for name, value in getattr(report, "user_properties", ()):
             if name == "note":
                 self.tell(note=value)

@@ -1,8 +1,7 @@
 """Tensors of more than 2^31 elements, and rows further apart than that.
 
 Some rows are looked at, against float64; cotangents of the others are zero, so that gradients of params come
-from these alone. Batches are one block repeated, whose statistics are those of the block; they have many
-channels, since the bounds are those of sums that threads share out among them.
+from these alone. Batches are one block repeated, whose statistics are those of the block.
 """
 
 from __future__ import annotations
@@ -93,9 +92,16 @@ def test_rows_that_lie_further_apart_than_2_to_the_30(name):
     _held(call, x.detach(), _params(call, torch.bfloat16), dy, rows)
 
 
+# Samples, channels, places along a side, repetitions, and how many times its bound an error may be. The bound
+# of a sum is that of some thousand summands per thread. With few channels a thread has many more, and exceeds
+# it: a known fault, as long as it does so by no more than this.
+BATCHES = {"many channels": (2, 1 << 14, 8, 1 << 11, 1), "few channels": (2, 16, 32, 1 << 17, 4)}
+
+
 @pytest.mark.parametrize(("channels_last", "gib"), [(False, 56), (True, 56)], ids=["NCHW", "channels_last"])
-def test_a_batch_of_2_to_the_32_elements(channels_last, gib):
-    samples, channels, side, times = 2, 1 << 14, 8, 1 << 11
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_batch_of_2_to_the_32_elements(batch, channels_last, gib):
+    samples, channels, side, times, allowed = BATCHES[batch]
     format = torch.channels_last if channels_last else torch.contiguous_format
     sizes = (("B", samples), ("C", channels), ("...", side * side))
     states = ("running_mean", "running_var")
@@ -108,12 +114,26 @@ def test_a_batch_of_2_to_the_32_elements(channels_last, gib):
     many, many_dy = (_turned(each, order).contiguous(memory_format=format) for each in (x, dy))
     params = {**_params(call, torch.float32), **dict.fromkeys(states)}
     whole = _whole(call, {"x": many.requires_grad_(), **params}, many_dy)
+    beyond = []
     for rows in (slice(0, samples), slice(-samples, None)):
         part = calls.adopt(call, {"x": x, **params}, {"dy": dy})
         part.outputs = {"y": whole.outputs["y"].detach()[rows]}
         part.gradients = {name: each / times for name, each in whole.gradients.items() if name != "x"}
         part.gradients["x"] = whole.gradients["x"][rows]
-        check(part)
+        check(part, allowed)
+        if allowed > 1:
+            beyond += _beyond(part)
+    if beyond:
+        pytest.xfail(beyond[0])
+
+
+def _beyond(made):
+    """What is beyond its bound, if anything is."""
+    try:
+        check(made)
+    except AssertionError as error:
+        return [str(error)]
+    return []
 
 
 def _turned(block, order):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu import run
+from tests.gpu import jobs, run
 from tests.gpu.groups import GROUPS, Group
 from tests.gpu.reporting import NO_TIME
 
@@ -35,15 +35,17 @@ CORES, MINUTES = 16, 9.5  # of the machine that it is laid out for, by one launc
 def told(tmp_path, monkeypatch, capsys):
     """What it prints and returns for a group of tests with this text."""
 
-    def tell(text, seconds=30, launcher="cuda-bindings"):
+    def tell(text, seconds=30, launcher="cuda-bindings", patience=20):
         path = tmp_path / "test_some.py"
         path.write_text(text)
         monkeypatch.setattr(run, "_card", lambda: "a card")
         monkeypatch.setattr(run, "_build", lambda: None)
-        monkeypatch.setattr(run, "GRACE", 10)
-        monkeypatch.setattr(run, "LEAST", 0)
+        monkeypatch.setattr(jobs, "PATIENCE", patience)
+        monkeypatch.setattr(jobs, "LEAST", -10)
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which take seconds to begin
         monkeypatch.setattr(run, "GROUPS", (Group("some", (str(path),), 1, seconds),))
-        status = run.main(["--launchers", launcher, "--logs", str(tmp_path / "logs"), "--minutes", "1"])
+        minutes = str(seconds / 60)
+        status = run.main(["--launchers", launcher, "--logs", str(tmp_path / "logs"), "--minutes", minutes])
         return status, capsys.readouterr().out
 
     return tell
@@ -69,9 +71,30 @@ def test_a_process_that_ends_early_is_a_failure_of_the_test_that_it_was_in(told)
 
 
 def test_a_process_that_hangs_is_ended_and_told(told):
-    status, said = told(TESTS.replace("assert 1 == 2", "time.sleep(60)\n    assert 1 == 2"), seconds=4)
+    status, said = told(
+        TESTS.replace("assert 1 == 2", "time.sleep(60)\n    assert 1 == 2"), seconds=2, patience=4
+    )
     assert status == 1
     assert "did not end in" in said
+
+
+def test_a_test_that_has_begun_in_time_may_end(told):
+    """No other begins after it."""
+    text = "def test_of_many():\n    time.sleep(2.5)"
+    every = [text.replace("many", str(place)) for place in range(3)]
+    status, said = told("\n".join((TESTS.split("def")[0], *every)), seconds=2)
+    assert status == 0 and "1 passed, 2 skipped" in said
+    assert said.split("Not run")[1].count("test_of_") == 2
+
+
+def test_a_known_fault_is_told_and_fails_nothing(told):
+    text = TESTS.replace("assert 1 == 2", "pytest.xfail('nobody can add so much up')\n    assert 1 == 2")
+    status, said = told(text)
+    assert status == 0
+    assert "Known faults, which are expected" in said and "test_that_fails: nobody can add so much up" in said
+    *_, line, last = said.splitlines()
+    assert line.split()[:5] == ["cuda-bindings", "some", "2", "0", "1"]
+    assert last == "passed: 1 cases passed, 0 failed, 1 as expected"
 
 
 def test_what_time_does_not_allow_is_named(told):
@@ -90,6 +113,14 @@ def test_all_groups_fit_into_ten_minutes():
     shared = sum(group.processes * group.seconds for group in GROUPS if not group.alone)
     alone = sum(group.seconds for group in GROUPS if group.alone)
     assert shared / CORES + alone <= 60 * MINUTES
+
+
+def test_time_that_is_left_goes_to_those_that_have_not_ended():
+    one, other = (jobs.Job("pycuda", group, 0) for group in GROUPS[:2])
+    of_one, of_both = (run._share(one, left, 60, 1) for left in ([one], [one, other]))
+    assert of_one == 60 and 0 < of_both < 60
+    assert of_both + run._share(other, [one, other], 60, 1) == pytest.approx(60)
+    assert run._share(one, [one, other], 60, 16) == 60, "nobody takes longer than there is time"
 
 
 def test_every_file_of_tests_for_a_gpu_is_in_a_group():
