@@ -42,6 +42,13 @@ def runs(monkeypatch):
     return noted
 
 
+@pytest.fixture
+def prepared(runs):
+    """The steps that run, none of which was known before."""
+    forget_calls()
+    return runs
+
+
 @pytest.fixture(scope="session", autouse=True)
 def extension():
     """What is in C++, by which known calls are made wherever it can be built."""

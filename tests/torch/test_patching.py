@@ -25,6 +25,11 @@ class Named(nn.LayerNorm):
         return "mine"
 
 
+class SpreadNorm(nn.Module):
+    def forward(self, x):
+        return x / (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True))
+
+
 class Normalizer(nn.Module):
     """One norm that normgen knows, with two names, and norms that it does not."""
 
@@ -35,7 +40,7 @@ class Normalizer(nn.Module):
         self.named = Named(8)
         self.inner = nn.Sequential(EarlyNorm(8), nn.GroupNorm(2, 8))
         self.scaled = Scaled(8)
-        self.synced = nn.SyncBatchNorm(8)
+        self.spread = SpreadNorm()
 
     def forward(self, x):
         return self.scaled(self.again(self.inner(self.named(self.first(x)))))
@@ -57,7 +62,7 @@ def test_norms_are_replaced_by_type_and_by_what_they_compute_and_the_rest_is_rep
     report = nt.patch(model)
     specs = "layernorm", "layernorm", "rmsnorm_llama", "groupnorm", "layernorm"
     assert [(each.name, each.spec) for each in report.replaced] == list(zip(PATCHED, specs, strict=True))
-    assert [each.name for each in report.left] == ["synced"]
+    assert [each.name for each in report.left] == ["spread"]
     assert isinstance(model.first, nt.nn.LayerNorm) and isinstance(model.inner[1], nt.nn.GroupNorm)
     assert model.first is model.again
     assert isinstance(model.named, Named) and model.named.double() == "mine"
@@ -78,8 +83,8 @@ def test_norms_are_replaced_by_type_and_by_what_they_compute_and_the_rest_is_rep
         "  1 Scaled -> layernorm: within forward of its own",
         "    scaled",
         "1 norm left as before",
-        "  1 SyncBatchNorm: exchanges statistics between GPUs",
-        "    synced",
+        "  1 SpreadNorm: computes something that no bundled norm does",
+        "    spread",
     ]
 
 

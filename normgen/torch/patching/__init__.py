@@ -1,4 +1,17 @@
-"""Norms of whole models: replaced by normgen's, and put back."""
+"""Norms of whole models: replaced by normgen's, and put back.
+
+`patch.py` asks for each module which of these ways is the first to fit it, and `dropins.py` makes the class
+that the module is given:
+
+- `drop_in`: a module of PyTorch, or a subclass that keeps its methods, gets those of its namesake in `nn/`.
+- `lookalike`: a module that computes what a bundled spec does gets the forward of that. `lookalikes.py` tries
+  the specs, `probes.py` runs both on the same numbers, `constants.py` finds an eps that is no attribute.
+- `within`: the methods of a subclass that call `super()` find those of the drop-in there.
+- `redirecting`: a forward that calls norms of `torch.nn.functional` calls those of `functional.py` instead.
+  `rewriting.py` writes it anew from its source.
+
+`fusing.py` then joins residual adds and the norms behind them.
+"""
 
 from __future__ import annotations
 

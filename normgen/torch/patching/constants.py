@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from normgen.torch.patching.codes import codes
+
 LARGEST = 1e-2
 # What PyTorch's functions take where they are told none: `layer_norm`, and `rms_norm` in float32.
 DEFAULTS = (1e-5, float(torch.finfo(torch.float32).eps), 0.0)
@@ -37,7 +39,7 @@ def _functions(cls: type[torch.nn.Module]) -> list[Any]:
 
 
 def _values(cls: type[torch.nn.Module], function: Any) -> Iterator[Any]:
-    for code in _codes(function.__code__):
+    for code in codes(function.__code__):
         yield from code.co_consts
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
@@ -50,12 +52,4 @@ def _named(cls: type[torch.nn.Module], function: Any, name: str) -> Any:
 
 
 def _names(code: CodeType) -> list[str]:
-    return [name for each in _codes(code) for name in each.co_names]
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A code and those of the functions within it."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
+    return [name for each in codes(code) for name in each.co_names]

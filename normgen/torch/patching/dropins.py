@@ -1,4 +1,4 @@
-"""What stands in for a module: a drop-in for PyTorch's own, a function for a module of another library."""
+"""The classes that `patch` gives to modules, a function for each way (see `patching/__init__.py`)."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def within(original: type[Module]) -> type[Module]:
 
 @cache
 def redirecting(original: type[Module]) -> type[Module]:
-    """A class whose forward calls norms of `torch.nn.functional`, with kernels in their place."""
-    names = {each: f"_normgen_{each.__name__}" for each in functions_called(original, INSTEAD)}
-    members: dict[str, Any] = {names[each]: staticmethod(INSTEAD[each][0]) for each in names}
-    members["forward"] = redirected(original, names)
+    """A class whose forward calls norms of `torch.nn.functional`, with kernels in their place. What it does
+    on other paths, such as the exchange of a SyncBatchNorm, stays."""
+    instead = {each: INSTEAD[each][0] for each in functions_called(original, INSTEAD)}
+    members = {"forward": redirected(original, instead)}
     return make_class(original, (original,), (redirecting, original), members)
 
 

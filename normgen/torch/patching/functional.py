@@ -29,9 +29,7 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> Any:
     states = running_mean, running_var
-    known = running_mean is not None and running_var is not None
-    sound = eps > 0 and (prod((input.shape[0], *input.shape[2:])) > 1 if training else known)
-    if not input.numel() or not has_kernels(input) or not sound:
+    if not _has_kernels(input) or not _is_sound(input, states, training, eps):
         return functional.batch_norm(input, *states, weight, bias, training, momentum, eps)
     norm = function("batchnorm", training=bool(training))
     return with_statistics(norm, input, weight, bias, states, momentum=float(momentum), eps=eps)
@@ -44,8 +42,7 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    values = prod((input.shape[0] * input.shape[1] // num_groups, *input.shape[2:])) if input.dim() > 1 else 0
-    if not input.numel() or not has_kernels(input) or values < 2 or input.shape[1] % num_groups:
+    if not _has_kernels(input) or not _is_grouped(input, num_groups):
         return functional.group_norm(input, num_groups, weight, bias, eps)
     return function("groupnorm", groups=num_groups)(input, weight, bias, eps=eps)
 
@@ -57,9 +54,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
+    if not _has_kernels(input) or not _ends_in(input, normalized_shape):
+        return functional.layer_norm(input, normalized_shape, weight, bias, eps)
     shape = tuple(normalized_shape)
-    if not _fits(input, shape):
-        return functional.layer_norm(input, shape, weight, bias, eps)
     tensors = (flat(each, shape) for each in (input, weight, bias))
     return function("layernorm")(*tensors, eps=eps).view(input.shape)
 
@@ -67,16 +64,39 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Any:
+    if not _has_kernels(input) or not _ends_in(input, normalized_shape):
+        return functional.rms_norm(input, normalized_shape, weight, eps)
     shape = tuple(normalized_shape)
-    if not _fits(input, shape):
-        return functional.rms_norm(input, shape, weight, eps)
     y = function("rmsnorm")(flat(input, shape), flat(weight, shape), eps=kernel_eps(eps, input))
     return y.view(input.shape)
 
 
-def _fits(input: Tensor, shape: tuple[int, ...]) -> bool:
-    known = bool(shape) and 0 not in shape and tuple(input.shape[-len(shape) :]) == shape
-    return known and has_kernels(input)
+def _has_kernels(input: Any) -> bool:
+    """Whether kernels take it. What is no tensor, such as the proxies of `torch.fx`, PyTorch knows."""
+    return isinstance(input, Tensor) and has_kernels(input)
+
+
+def _is_sound(input: Tensor, states: Sequence[Tensor | None], training: bool, eps: float) -> bool:
+    """Whether batch norm has the statistics that it divides by."""
+    if input.dim() < 2 or not input.numel() or eps <= 0:
+        return False
+    if training:
+        values: int = prod((input.shape[0], *input.shape[2:]))
+        return values > 1
+    return all(state is not None for state in states)
+
+
+def _is_grouped(input: Tensor, groups: int) -> bool:
+    """Whether the channels are groups, of more values than one."""
+    if input.dim() < 2 or input.shape[1] % groups or not input.numel():
+        return False
+    values: int = prod((input.shape[0] * input.shape[1] // groups, *input.shape[2:]))
+    return values > 1
+
+
+def _ends_in(input: Tensor, shape: Sequence[int]) -> bool:
+    """Whether the last dimensions are these, which have elements."""
+    return bool(shape) and 0 not in shape and tuple(input.shape[-len(shape) :]) == tuple(shape)
 
 
 # What stands for each function of PyTorch, and its spec.

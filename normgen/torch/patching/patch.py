@@ -153,7 +153,6 @@ def _decide(module: Module, known: Callable[..., Likeness | str], once: bool) ->
 # Why a module is left alone that is, or might be, a norm with a drop-in.
 OBSTACLES: tuple[tuple[Callable[[Module], bool], str], ...] = (
     (lambda m: isinstance(m, torch.jit.ScriptModule), "is compiled by TorchScript"),
-    (lambda m: isinstance(m, torch.nn.SyncBatchNorm), "exchanges statistics between GPUs"),
     (lambda m: "forward" in vars(m), "has a forward set on the instance (by accelerate, Liger or the like)"),
     (torch.nn.utils.parametrize.is_parametrized, "is parametrized: patch before that"),
     (

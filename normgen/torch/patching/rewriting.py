@@ -1,10 +1,12 @@
-"""Forwards of blocks, read and written again: a sum and a norm of it become one call.
+"""Forwards, read and written again: a sum and a norm of it become one call, functions become others.
 
-The statements that are looked for, of which the second may be missing where the norm has another target:
+A sum and its norm are these statements, of which the second may be missing where the norm has another target:
 
     total = left + right
     copy = total
     normed = self.norm(total)
+
+Whatever else a forward does, it does as before.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import __future__
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, update_wrapper
 from inspect import isfunction, ismodule
-from types import CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from torch.nn import Module
+
+from normgen.torch.patching.codes import codes
 
 ADD_NORM = "_normgen_add_norm"  # the method of a block that is called instead: (norm, left, right)
 
@@ -53,7 +57,7 @@ def rewritten(cls: type[Module], norm: str) -> Callable[..., Any]:
     assert definition is not None
     site = next(site for site in _sites(definition) if site.norm == norm)
     definition.body[site.begin : site.end] = _fused(site, definition.body[site.begin])
-    return _compiled(cls, definition)
+    return _compiled(cls, definition, {})
 
 
 def functions_called(cls: type[Module], known: Container[Any]) -> tuple[Any, ...]:
@@ -67,23 +71,24 @@ def functions_called(cls: type[Module], known: Container[Any]) -> tuple[Any, ...
     return tuple(dict.fromkeys(each for each in called if _is_among(each, known)))
 
 
-def redirected(cls: type[Module], methods: Mapping[Any, str]) -> Callable[..., Any]:
-    """The forward of a class with methods of itself in place of the functions that it calls."""
+def redirected(cls: type[Module], instead: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
+    """The forward of a class with other functions in place of those that it calls."""
     definition = _definition(cls)
     assert definition is not None
     scope = _scope(cls)
-    own = definition.args.args[0].arg
+    named = {}
     for node in ast.walk(definition):
-        if isinstance(node, ast.Call) and _is_among(found := _resolved(node.func, scope), methods):
-            value = ast.Name(own, ast.Load())
-            node.func = ast.copy_location(ast.Attribute(value, methods[found], ast.Load()), node.func)
-    return _compiled(cls, ast.fix_missing_locations(definition))
+        if isinstance(node, ast.Call) and _is_among(found := _resolved(node.func, scope), instead):
+            name = f"_normgen_{found.__name__}"
+            named[name] = instead[found]
+            node.func = ast.copy_location(ast.Name(name, ast.Load()), node.func)
+    return _compiled(cls, definition, named)
 
 
 def _scope(cls: type[Module]) -> dict[str, Any]:
-    """What the names in a forward are, but for those of its own."""
+    """What the names in a forward are, but for those of its own and of the functions within it."""
     plain = inspect.unwrap(cls.forward)
-    own = {*plain.__code__.co_varnames, *plain.__code__.co_cellvars}
+    own = {name for each in codes(plain.__code__) for name in (*each.co_varnames, *each.co_cellvars)}
     return {name: value for name, value in plain.__globals__.items() if name not in own}
 
 
@@ -102,16 +107,35 @@ def _resolved(name: ast.expr, scope: Mapping[str, Any]) -> Any:
     return None
 
 
-def _compiled(cls: type[Module], definition: ast.FunctionDef) -> Callable[..., Any]:
-    plain = inspect.unwrap(cls.forward)
-    code = plain.__code__
-    tree = ast.Module([definition], type_ignores=[])
-    ast.increment_lineno(tree, code.co_firstlineno - 1)
-    flags = code.co_flags & __future__.annotations.compiler_flag
-    made: dict[str, Any] = {}
-    exec(compile(tree, code.co_filename, "exec", flags, dont_inherit=True), plain.__globals__, made)
-    function: Callable[..., Any] = made[definition.name]
+def _compiled(cls: type[Module], definition: ast.FunctionDef, named: Mapping[str, Any]) -> Callable[..., Any]:
+    """The forward of a class with the code of a definition. `named`: what names stand for in that alone."""
+    plain: Any = inspect.unwrap(cls.forward)
+    code = _code(plain, definition, named)
+    cells = tuple(CellType(named[name]) for name in code.co_freevars)
+    made: Any = FunctionType(code, plain.__globals__, plain.__name__, plain.__defaults__, cells)
+    update_wrapper(made, plain)
+    del made.__wrapped__
+    made.__kwdefaults__ = plain.__kwdefaults__
+    home = next(vars(base) for base in cls.__mro__ if "forward" in vars(base))
+    for each in reversed(definition.decorator_list):
+        decorator = compile(ast.Expression(each), plain.__code__.co_filename, "eval", dont_inherit=True)
+        made = eval(decorator, plain.__globals__, dict(home))(made)
+    function: Callable[..., Any] = made
     return function
+
+
+def _code(plain: Any, definition: ast.FunctionDef, names: Iterable[str]) -> CodeType:
+    """The code of a definition that stands where the plain forward does: in a class, with whose name Python
+    spells the private names in it. `names`: what it finds outside of the class, beside globals."""
+    _, _, home = plain.__qualname__.rpartition(".")[0].rpartition(".")
+    tree = ast.parse(f"def scope({', '.join(names)}):\n    class {home or '_'}: pass")
+    scope: Any = tree.body[0]
+    scope.body[0].body = [definition]
+    ast.increment_lineno(definition, plain.__code__.co_firstlineno - 1)
+    flags = plain.__code__.co_flags & __future__.annotations.compiler_flag
+    file = plain.__code__.co_filename
+    made = compile(ast.fix_missing_locations(tree), file, "exec", flags, dont_inherit=True)
+    return next(each for each in codes(made) if each.co_name == definition.name)
 
 
 def _definition(cls: type[Module]) -> ast.FunctionDef | None:
