@@ -53,23 +53,29 @@ def test_blocks_with_several_long_rows(name: str, monkeypatch: pytest.MonkeyPatc
     compare(name, (7, 40000), Small(checked=True), monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["layernorm", "softmax", "log_softmax"])
+@pytest.mark.parametrize("name", ["layernorm", "softmax", "log_softmax", "layernorm2d", "softmax2d"])
 def test_what_is_read_in_several_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing holds a row, each of its passes reads it."""
+    """Where nothing holds a row or a column, each pass over it reads it."""
 
     class Streaming(HostExecutor):
         @property
         def device(self) -> Machine:
-            nothing = dict.fromkeys(("shared_per_block", "shared_per_multiprocessor"), 1)
-            return replace(HOST_MACHINE, registers_per_multiprocessor=1, **nothing)
+            little = dict.fromkeys(("shared_per_block", "shared_per_multiprocessor"), 2048)
+            return replace(HOST_MACHINE, registers_per_multiprocessor=2048, **little)
 
-    compare(name, (8, 600), Streaming(checked=True), monkeypatch)
+    columns = name.endswith("2d")
+    shape, sizes = ((8, 64), {"C": 2400}) if columns else ((8, 600), {})
+    compare(name, shape, Streaming(checked=True), monkeypatch, sizes)
 
 
 def compare(
-    name: str, shape: tuple[int, int], executor: HostExecutor, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    shape: tuple[int, int],
+    executor: HostExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, int] | None = None,
 ) -> None:
-    """Kernel by kernel, for both passes of a bundled spec."""
+    """Kernel by kernel, for both passes of a bundled spec. `given`: lengths of single axes."""
     monkeypatch.setattr("normgen.cli.sizes.ROWS", shape[0])
     monkeypatch.setattr("normgen.cli.sizes.ROW", shape[1])
     source = bundled.read(name)
@@ -77,7 +83,7 @@ def compare(
     definition = load_definition(source, attr_choices(parse(source), {})[-1])
     compiled = package(definition)
     norm = Norm(compiled).on(executor)
-    sizes = usual_sizes(compiled, {})
+    sizes = usual_sizes(compiled, given or {})
     random = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
     for direction in directions(compiled):
