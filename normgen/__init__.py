@@ -12,16 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normgen.api import compile_spec, load
+    from normgen.api import check, compile_spec, load
     from normgen.devices.executors import use_driver
     from normgen.diagnostics import SpecError
+    from normgen.verify.report import CheckFailed
 
 __version__ = "0.1.0"
 
-__all__ = ["SpecError", "__version__", "compile_spec", "load", "use_driver"]
+__all__ = ["CheckFailed", "SpecError", "__version__", "check", "compile_spec", "load", "use_driver"]
 
 _HOMES = {
+    "CheckFailed": "normgen.verify.report",
     "SpecError": "normgen.diagnostics",
+    "check": "normgen.api",
     "compile_spec": "normgen.api",
     "load": "normgen.api",
     "use_driver": "normgen.devices.executors",

@@ -6,7 +6,7 @@ Both go through the same `Package`, so a generated module does exactly what the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from normgen.ir.program import Definition, Program
     from normgen.package.records import Package
     from normgen.runtime.norm import Norm
+    from normgen.verify.report import Report
 
 NAMELESS = "<spec>"
 # Types of attr values that their text says all of.
@@ -68,6 +69,53 @@ class _Stages:
 def read_definition(source: str | os.PathLike[str], attrs: Mapping[str, object]) -> Definition:
     """What a spec states, checked and not compiled. Takes and raises what `load` does."""
     return _definition(_source(source), attrs)
+
+
+def check(
+    source: str | os.PathLike[str],
+    /,
+    *,
+    attrs: Mapping[str, object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    samples: Mapping[str, str] | None = None,
+    executors: Sequence[str] | None = None,
+    quick: bool = False,
+    thorough: bool = False,
+    raise_exception: bool = True,
+) -> Report:
+    """Check a spec as the command `normgen check` does: its derivative against finite differences, and its
+    kernels against float64, on the host and on a GPU where there is one.
+
+    source: what `load` takes. attrs: values of attrs; those without one are tried at several.
+    sizes: lengths of axes, by name; the others take awkward lengths in turn.
+    dtype: "f32", "f16" or "bf16", in place of mixtures of these.
+    samples: what a tensor is drawn from, by name: "normal(0, 1)", "uniform(0.5, 1.5)", "constant(7)".
+    executors: of "host" and "cuda", where kernels run. quick: few cases, seconds. thorough: many more.
+
+    Returns what was found. Raises `CheckFailed`, an AssertionError that lists the failures, unless
+    `raise_exception` is false; `SpecError` where the spec or an attr is at fault; ValueError for an option
+    that does not fit the spec; `MachineError` where nothing here can run kernels.
+    """
+    from normgen.verify.draw import parse_sample
+    from normgen.verify.report import CheckFailed, made_report
+    from normgen.verify.run import Options, host_threads
+
+    __tracebackhide__ = True  # of pytest: a failure is shown where `check` was called
+    options = Options(
+        attrs=attrs,
+        sizes=sizes,
+        dtype=dtype,
+        samples={name: parse_sample(text) for name, text in (samples or {}).items()},
+        executors=None if executors is None else tuple(executors),
+        thorough=thorough,
+        quick=quick,
+        threads=host_threads(),
+    )
+    report = made_report(_source(source), options)
+    if raise_exception and not report.ok:
+        raise CheckFailed(report)
+    return report
 
 
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:

@@ -38,8 +38,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # Calls reach whatever device their arrays are on; who checks, measures or installs works with one kind.
     "verify": ("codegen", "dsl", "ir", "runtime", "devices.host", *CALLS),
     "build_pycuda": ("devices.cuda",),
-    "": ("api", "devices"),
-    "api": ("", "bundled", "reference", "codegen", "dsl", "ir", "package", "runtime"),
+    "": ("api", "devices", "verify"),
+    "api": ("", "bundled", "reference", "verify", "codegen", "dsl", "ir", "package", "runtime"),
     "reference": ("ir", "launching", "package"),
     "bundled": (),
     "dsl": ("ir",),

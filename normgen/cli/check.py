@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from math import prod
 from typing import TYPE_CHECKING
 
 import click
 
 from normgen.cli import exits
-from normgen.cli.console import ask_for_a_report, processors, progress_bar, say
+from normgen.cli.console import ask_for_a_report, progress_bar, say
 from normgen.cli.options import attr_option, pairs, read_spec, size_option, spec_argument
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from normgen.verify.run import Options
 
 SCHEMA = 1
-LARGEST = 1 << 26  # elements of a tensor, beyond which a case takes the host hours
-MOST_THREADS = 16  # each compiles
+OPTIONS = {"sizes": "--size", "samples": "--sample"}
 
 
 @click.command("check", short_help="Check a spec: its derivative, its kernels.")
@@ -75,7 +73,8 @@ def check_command(
     fails, with 70 where the fault is in normgen itself; what could not be checked is in the table too.
     """
     from normgen.cli.table import print_check
-    from normgen.verify.run import Options, run
+    from normgen.verify.report import NOTHING_RAN, nothing_ran
+    from normgen.verify.run import Options, host_threads, run
 
     if quick and thorough:
         raise click.UsageError("--quick and --thorough contradict each other")
@@ -88,7 +87,7 @@ def check_command(
         executors=executors or None,
         thorough=thorough,
         quick=quick,
-        threads=min(MOST_THREADS, processors()),
+        threads=host_threads(),
     )
     _validate(source, options)
     rows = _collect(run(source, options))
@@ -101,10 +100,8 @@ def check_command(
         click.get_current_context().exit(exits.INTERNAL)
     if any(row.status == "failed" for row in rows):
         click.get_current_context().exit(exits.FAULTS)
-    ran = {row.executor for row in rows if row.stage == "kernels" and row.ok}
-    missing = {row.executor for row in rows if row.stage == "kernels" and row.status == "skipped"}
-    if {"host", "cuda"} <= missing and not ran:
-        say("no kernel was run: neither a C++ compiler nor a GPU was found; the formulas are checked")
+    if nothing_ran(rows):
+        say(NOTHING_RAN)
         click.get_current_context().exit(exits.TOOLCHAIN)
 
 
@@ -123,41 +120,15 @@ def _collect(events: Iterator[Event]) -> list[Row]:
 
 
 def _validate(source: Source, options: Options) -> None:
-    """Refuse names that the spec does not have: they would be passed over in silence."""
+    """Show the warnings of a spec, and refuse options that do not fit it."""
     from normgen.cli.console import show_diagnostics
-    from normgen.codegen.package import reduced_axes
-    from normgen.dsl import load_definition
-    from normgen.dsl.syntax import parse
-    from normgen.verify.draw import attr_choices, cotangent_tensors
+    from normgen.verify.refused import Refused, checked_definition
 
-    definition = load_definition(source, attr_choices(parse(source), options.attrs or {})[0])
+    try:
+        definition = checked_definition(source, options)
+    except Refused as fault:
+        raise click.BadParameter(str(fault), param_hint=OPTIONS[fault.option]) from fault
     show_diagnostics(definition.warnings, source)
-    program = definition.program
-    axes = dict.fromkeys(axis for tensor in program.operands for axis in tensor.order)
-    fixed = {axis.name: axis.extent for axis in program.axes if axis.extent is not None}
-    for axis, length in (options.sizes or {}).items():
-        if axis not in axes:
-            raise click.BadParameter(
-                f"no axis is called {axis}: they are {', '.join(axes)}", param_hint="--size"
-            )
-        if fixed.get(axis, length) != length:
-            raise click.BadParameter(f"the spec fixes {axis} to {fixed[axis]}", param_hint="--size")
-        if not length and axis in reduced_axes(program):
-            raise click.BadParameter(
-                f"{axis}=0: the spec reduces over {axis}, which may not be empty", param_hint="--size"
-            )
-    lengths = fixed | dict(options.sizes or {})
-    largest = max(prod(lengths.get(axis, 1) for axis in tensor.order) for tensor in program.operands)
-    if largest > LARGEST:
-        raise click.BadParameter(
-            f"this makes tensors of {largest} elements, and a check goes up to {LARGEST}", param_hint="--size"
-        )
-    names = [tensor.name for tensor in (*program.operands, *cotangent_tensors(definition))]
-    for name in options.samples or {}:
-        if name not in names:
-            raise click.BadParameter(
-                f"no tensor is called {name}: they are {', '.join(names)}", param_hint="--sample"
-            )
 
 
 def _samples(given: tuple[str, ...]) -> dict[str, Sample]:

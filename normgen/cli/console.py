@@ -40,13 +40,6 @@ def console(stream: TextIO) -> Console:
     )
 
 
-def processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def progress_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
     """`advance(done, total, text)` says a line now and then: none within the first seconds."""
     last = clock()

@@ -71,16 +71,13 @@ def _cells(group: Sequence[Row]) -> tuple[str, ...]:
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
     """Failures first, then what was left out, then notes, then what was drawn; each text once."""
-    failed = [f"failed: {_case(row)}: {row.note}" for row in rows if row.status == "failed"]
-    skipped = [f"skipped: {_case(row)}: {row.note}" for row in rows if row.status == "skipped"]
+    from normgen.verify.report import case_text
+
+    failed = [f"failed: {case_text(row)}: {row.note}" for row in rows if row.status == "failed"]
+    skipped = [f"skipped: {case_text(row)}: {row.note}" for row in rows if row.status == "skipped"]
     notes = [f"note: {row.stage}: {row.note}" for row in rows if row.ok and row.note]
     drawn = [f"drawn: {row.drawn}" for row in rows if row.drawn]
     return list(dict.fromkeys([*failed, *skipped, *notes, *drawn]))
-
-
-def _case(row: Row) -> str:
-    parts = (row.stage, row.attrs, row.direction, row.result, row.shape, row.dtypes, row.executor)
-    return ", ".join(part for part in parts if part)
 
 
 def _verdict(rows: Sequence[Row]) -> str:

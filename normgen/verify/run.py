@@ -8,6 +8,7 @@ silence.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,8 @@ from normgen.verify.work import work
 
 if TYPE_CHECKING:
     from normgen.package.records import Package
+
+MOST_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,12 @@ class _Ran:
     drawn: Drawn
     expectation: Expectation
     rows: list[Row]
+
+
+def host_threads() -> int:
+    """How many cases to run at a time on the host: one per processor, up to a limit, since each compiles."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_THREADS, cores)
 
 
 def _attrs_text(attrs: Mapping[str, object]) -> str:
