@@ -26,6 +26,10 @@ class DeviceMissing(MachineError):
     exit_code: ClassVar[int] = 4
 
 
+class NoDevice(DeviceMissing):
+    """There is no CUDA driver, or none of its devices: nothing to mend on a machine without a GPU."""
+
+
 class DriverError(MachineError):
     """The CUDA driver refused a request: out of memory, a fault in a kernel, a lost context."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from normgen.cli import exits
-from normgen.cli.console import ask_for_a_report, progress_bar, say
+from normgen.cli.console import ask_for_a_report, colored, progress_bar, say
 from normgen.cli.options import attr_option, pairs, read_spec, size_option, spec_argument
 
 if TYPE_CHECKING:
@@ -70,9 +71,11 @@ def check_command(
     lengths, strides, offsets and mixtures of element types. On the host every memory access is checked.
 
     The table shows the worst error as a share of its bound: 1 is the whole of it. Exits with 1 if anything
-    fails, with 70 where the fault is in normgen itself; what could not be checked is in the table too.
+    fails or the norm has no kernels, with 70 where the fault is in normgen itself. What could not be checked
+    is in the table too.
     """
-    from normgen.cli.table import print_check
+    from normgen.cli.verdict import check_text
+    from normgen.verify.events import NO_KERNELS
     from normgen.verify.report import NOTHING_RAN, nothing_ran
     from normgen.verify.run import Options, host_threads, run
 
@@ -94,11 +97,11 @@ def check_command(
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "rows": [asdict(row) for row in rows]}, indent=2))
     else:
-        print_check(rows, verbose)
+        click.echo(check_text(rows, verbose, colored(sys.stdout)), nl=False)
     if any(row.internal for row in rows):
         ask_for_a_report()
         click.get_current_context().exit(exits.INTERNAL)
-    if any(row.status == "failed" for row in rows):
+    if any(row.status == "failed" or row.missing == NO_KERNELS for row in rows):
         click.get_current_context().exit(exits.FAULTS)
     if nothing_ran(rows):
         say(NOTHING_RAN)

@@ -15,7 +15,7 @@ from normgen.cache import Cache, default_cache
 from normgen.devices.cuda.executor import CudaExecutor, default_driver
 from normgen.devices.cuda.toolchains import LAUNCHERS, installed
 from normgen.devices.host.compile import find_compiler
-from normgen.errors import DeviceMissing, MachineError
+from normgen.errors import MachineError, NoDevice
 
 # What is compiled and loaded to see whether that works. It includes what kernels do.
 _TEXT = """#include <cuda_bf16.h>
@@ -67,7 +67,7 @@ def _driver() -> str:
         library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
         library.cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError) as fault:
-        raise DeviceMissing(_NO_DRIVER) from fault
+        raise NoDevice(_NO_DRIVER) from fault
     return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
 
 

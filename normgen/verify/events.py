@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+# What may be missing; see `Row.missing`.
+NO_GPU = "no GPU here"
+NO_KERNELS = "no kernels yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,9 @@ class Row:
     """One line of the table.
 
     `worst`: the largest error as a multiple of its bound, at `result`. `drawn`: what the numbers were drawn
-    from. `note`: why it failed or was skipped, and what else is worth knowing. `internal`: it failed by a
-    fault of normgen's own code and not of what its kernels compute.
+    from. `note`: why it failed or was skipped, and what else is worth knowing. `missing`: what is not there,
+    in a few words, where that is why. `internal`: it failed by a fault of normgen's own code and not of what
+    its kernels compute.
     """
 
     spec: str
@@ -37,6 +41,7 @@ class Row:
     worst: float = 0.0
     drawn: str = ""
     note: str = ""
+    missing: str = ""
     internal: bool = False
 
     @property

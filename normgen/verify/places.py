@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from normgen.errors import CompileError, MachineError
+from normgen.errors import CompileError, MachineError, NoDevice
+from normgen.verify.events import NO_GPU
 from normgen.verify.memory import HOST, Memory
 
 SAMPLED = 3  # of so many groups of cases, the host runs one without checks too
@@ -35,19 +36,33 @@ class Place:
         return group % self.every == 0
 
 
-def find_places(wanted: tuple[str, ...] | None) -> tuple[list[Place], list[tuple[str, str]]]:
-    """The executors, and those that are missing with the reason: an error where they were asked for by
-    name."""
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """An executor that is not here: what that means in a few words, and what the machine said."""
+
+    name: str
+    missing: str
+    reason: str
+
+
+def find_places(wanted: tuple[str, ...] | None) -> tuple[list[Place], list[Absent]]:
+    """The executors, and those that are not here: an error where they were asked for by name."""
     found: list[Place] = []
-    missing: list[tuple[str, str]] = []
+    missing: list[Absent] = []
     for name in wanted or ("host", "cuda"):
         try:
             found += MAKERS[name]()
         except MachineError as reason:
             if wanted is not None or isinstance(reason, CompileError):
                 raise
-            missing.append((name, str(reason)))
+            missing.append(Absent(name, _lacked(name, reason), str(reason)))
     return found, missing
+
+
+def _lacked(name: str, reason: MachineError) -> str:
+    if name == "host":
+        return "no kernel can run on the CPU here"
+    return NO_GPU if isinstance(reason, NoDevice) else "no GPU that can be used here"
 
 
 def _host() -> list[Place]:

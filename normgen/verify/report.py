@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from normgen.counting import counted
 from normgen.diagnostics import Source
 from normgen.errors import ToolchainMissing
-from normgen.verify.events import FAILED, OK, SKIPPED, Row
+from normgen.verify.events import FAILED, NO_GPU, OK, SKIPPED, Row
 from normgen.verify.refused import checked_definition
 from normgen.verify.run import Options, run
 
@@ -57,7 +57,8 @@ class Report:
     def __str__(self) -> str:
         failed = [f"failed: {case_text(row)}: {row.note}" for row in self.failed]
         more = [f"and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else []
-        skipped = [f"skipped: {case_text(row)}: {row.note}" for row in self.skipped]
+        gaps = [row for row in self.skipped if row.missing != NO_GPU]
+        skipped = [f"skipped: {case_text(row)}: {row.note}" for row in gaps]
         return "\n".join([self._verdict(), *failed[:SHOWN], *more, *skipped])
 
     def _verdict(self) -> str:
@@ -95,6 +96,4 @@ def case_text(row: Row) -> str:
 
 def nothing_ran(rows: Sequence[Row]) -> bool:
     """Whether there was neither a compiler nor a GPU to run kernels with."""
-    ran = {row.executor for row in rows if row.stage == "kernels" and row.ok}
-    missing = {row.executor for row in rows if row.stage == "kernels" and row.status == SKIPPED}
-    return {"host", "cuda"} <= missing and not ran
+    return {"host", "cuda"} <= {row.executor for row in rows if row.missing}

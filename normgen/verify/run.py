@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from normgen.verify import coverage as case_lists
 from normgen.verify.ahead import in_order
 from normgen.verify.cases import DTYPE_SETS, Case, same_dtype
 from normgen.verify.draw import Drawn, Sample, attr_choices, draw, scalar_values
-from normgen.verify.events import FAILED, OK, SKIPPED, Event, Progress, Row
+from normgen.verify.events import FAILED, NO_KERNELS, OK, SKIPPED, Event, Progress, Row
 from normgen.verify.expected import Expectation, Subject
 from normgen.verify.gradient import check_derivatives
 from normgen.verify.places import Place, find_places
@@ -67,18 +67,41 @@ def run(source: Source, options: Options | None = None) -> Iterator[Event]:
         places = [place for place in places if place.every == 1]
     name = spec.name.text
     yield Row(name, "", "parse", OK)
-    for turn, attrs in enumerate(choices):
-        if options.only not in (None, turn):
-            continue
-        check = _Check(name, _attrs_text(attrs), source, attrs, options, places, turn)
-        yield from check.events(turn, len(choices))
-    for place, reason in missing:
-        yield Row(name, "", "kernels", SKIPPED, executor=place, note=reason)
+    checks = [
+        _Check(name, _attrs_text(attrs), source, attrs, options, places, turn, len(choices))
+        for turn, attrs in enumerate(choices)
+        if options.only in (None, turn)
+    ]
+    planned = [check.planned() for check in checks]
+    total, done = sum(len(plan.cases) for plan in planned), 0
+    for check, plan in zip(checks, planned, strict=True):
+        yield Progress(done, total, name)
+        for event in check.events(plan):
+            yield (
+                replace(event, done=done + event.done, total=total) if isinstance(event, Progress) else event
+            )
+        done += len(plan.cases)
+        yield Progress(done, total, name)
+    for absent in missing:
+        yield Row(
+            name, "", "kernels", SKIPPED, executor=absent.name, note=absent.reason, missing=absent.missing
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a check has before it: all groups of cases, and those cases that are run here. `left_out` of these
+    are too large."""
+
+    definition: Definition
+    groups: list[Case]
+    cases: list[Case]
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One combination of attr values."""
+    """One combination of attr values, of so many."""
 
     name: str
     attrs_text: str
@@ -87,19 +110,29 @@ class _Check:
     options: Options
     places: Sequence[Place]
     turn: int
+    turns: int
+
+    def planned(self) -> _Plan:
+        """The definition, and the cases of its kernels."""
+        from normgen.dsl import load_definition
+
+        definition = load_definition(self.source, self.attrs)
+        groups = self._groups(definition) if self.options.kernels else []
+        mine = self._mine(groups)
+        cases = case_lists.in_reason(definition, mine)
+        return _Plan(definition, groups, cases, len(mine) - len(cases))
 
     def row(self, stage: str, status: str, **rest: Any) -> Row:
         return Row(self.name, self.attrs_text, stage, status, **rest)
 
-    def events(self, turn: int, turns: int) -> Iterator[Event]:
-        """All stages, with progress."""
+    def events(self, plan: _Plan) -> Iterator[Event]:
+        """All stages, with progress through the cases of this plan."""
         from normgen.codegen.package import package
-        from normgen.dsl import load_definition
         from normgen.ir.grad import backward
         from normgen.runtime.norm import Norm
         from normgen.runtime.planning.choose import plan_launches
 
-        definition = load_definition(self.source, self.attrs)
+        definition = plan.definition
         yield self.row("check", OK, note="; ".join(w.message for w in definition.warnings))
         derived = backward(definition) if definition.of else None
         if derived is None:
@@ -115,31 +148,26 @@ class _Check:
         except SpecError as error:
             if not all(d.code == "unsupported" for d in error.diagnostics):
                 raise
-            yield self.row("kernels", SKIPPED, note=error.diagnostics[0].message)
+            note = "; ".join(text for d in error.diagnostics for text in (d.message, *d.help))
+            yield self.row("kernels", SKIPPED, note=note, missing=NO_KERNELS)
             return
         subjects = [
             Subject(definition, derived, Norm(made, planner=partial(plan_launches, strategy=name)), name)
             for name in strategy_names(made)
         ]
-        groups = self._groups(definition)
-        taken = strategies_of(groups, len(subjects), turns)
-        every = self._mine(groups, turns)
-        cases = case_lists.in_reason(definition, every)
-        if left_out := len(every) - len(cases):
-            note = (
-                f"{left_out} of {counted(len(every), 'case')} left out: more than {case_lists.MOST} elements"
-            )
+        taken = strategies_of(plan.groups, len(subjects), self.turns)
+        total = len(plan.cases)
+        if plan.left_out:
+            of = counted(total + plan.left_out, "case")
+            note = f"{plan.left_out} of {of} left out: more than {case_lists.MOST} elements"
             yield self.row("kernels", SKIPPED, note=note)
-        total = len(cases) * turns
-        made_jobs = (self._job(subjects, taken[case.group], case, scalars, turns) for case in cases)
+        made_jobs = (self._job(subjects, taken[case.group], case, scalars) for case in plan.cases)
         jobs = (job for job in made_jobs if job.places)
-        yield Progress(turn * len(cases), total, self.name)
         for index, ran in enumerate(in_order(_Job.run, jobs, self.options.threads)):
             yield from ran.rows
             yield from ran.job.rows(ran.expectation, ran.drawn, threads=False)
             text = f"{self.name} {self.attrs_text} {ran.job.case.shape_text}"
-            yield Progress(turn * len(cases) + index + 1, total, " ".join(text.split()))
-        yield Progress((turn + 1) * len(cases), total, self.name)
+            yield Progress(index + 1, total, " ".join(text.split()))
 
     def _job(
         self,
@@ -147,10 +175,9 @@ class _Check:
         strategy: int,
         case: Case,
         scalars: Mapping[str, float],
-        turns: int,
     ) -> _Job:
         chosen = subjects[strategy]
-        needed, turns_taken = work(chosen, case), sum(divmod(case.group, turns))
+        needed, turns_taken = work(chosen, case), sum(divmod(case.group, self.turns))
         places = tuple(place for place in self.places if place.takes(turns_taken, needed))
         return _Job(self, case, chosen, subjects if self.options.thorough else [chosen], scalars, places)
 
@@ -162,15 +189,15 @@ class _Check:
         chosen = case_lists.quick if self.options.quick else case_lists.covering
         return chosen(definition, self.options.sizes, sets)
 
-    def _mine(self, cases: list[Case], turns: int) -> list[Case]:
+    def _mine(self, cases: list[Case]) -> list[Case]:
         """Those of this combination."""
         if self.options.thorough:
             return cases
         if self.options.quick:
             groups = list(dict.fromkeys(case.group for case in cases))
-            mine = {group for i, group in enumerate(groups) if i % turns == self.turn % len(groups)}
+            mine = {group for i, group in enumerate(groups) if i % self.turns == self.turn % len(groups)}
             return [case for case in cases if case.group in mine]
-        return [case for case in cases if case.group % turns == self.turn]
+        return [case for case in cases if case.group % self.turns == self.turn]
 
     def _derivatives(
         self, definition: Definition, derived: Program | None, scalars: Mapping[str, float]

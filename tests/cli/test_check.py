@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -12,9 +13,14 @@ import pytest
 from click.testing import Result
 
 from normgen.cli import console, exits
+from normgen.cli.verdict import marks_in
+from normgen.diagnostics import Source
+from normgen.errors import DeviceMissing
 from normgen.kernel import names
+from normgen.verify import places
 from normgen.verify import run as checks
-from normgen.verify.events import Row
+from normgen.verify.cases import Case
+from normgen.verify.events import Progress, Row
 from tests.cli.commands import NO_KERNELS, run
 
 pytestmark = pytest.mark.kernels
@@ -32,7 +38,7 @@ def test_check_prints_a_table_and_the_verdict_or_every_case_as_json() -> None:
     lines = done.stdout.splitlines()
     assert lines[0].split()[:2] == ["STAGE", "DIRECTION"]
     assert any(line.split()[:2] == ["kernels", "backward"] for line in lines)
-    assert lines[-1].startswith("passed: ") and "0 failed, 0 skipped" in lines[-1]
+    assert re.fullmatch(r"passed: [0-9]+ checks on the host", lines[-1])
     assert any(line.startswith("drawn: x N(0, 1), w U(0.8, 1.2)") for line in lines)
     assert len(check(PASSES, "--verbose").stdout.splitlines()) > len(lines)
     listed = json.loads(check(PASSES, "--json").stdout)
@@ -56,7 +62,7 @@ def test_check_fails_where_a_case_fails(monkeypatch: pytest.MonkeyPatch) -> None
     done = check(PASSES)
     assert done.exit_code == exits.FAULTS
     assert "failed: kernels, forward, y, D=5, f32, host: y[0] is 1.0" in done.stdout
-    assert "FAILED: 0 checks passed, 1 failed, 0 skipped" in done.stdout
+    assert done.stdout.endswith("\nFAILED: 1 of 1 check on the host\n")
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
@@ -82,17 +88,14 @@ def test_code_that_does_not_compile_is_a_fault_of_normgen(
     assert str(file) in done.stdout and "of a template" in file.read_text().splitlines()[0]
 
 
-def test_check_tells_what_it_could_not_do() -> None:
-    done = run("check", "-", "--executor", "host", stdin=NO_KERNELS)
-    assert done.exit_code == exits.OK
-    assert "skipped: kernels: no kernel yet" in done.stdout and "passed, with gaps" in done.stdout
-
-
-@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
 def test_a_spec_without_kernels_lacks_no_tool() -> None:
-    done = run("check", "-", stdin=NO_KERNELS)
-    assert done.exit_code == exits.OK and "skipped: kernels, cuda" in done.stdout
-    assert "neither" not in done.stderr
+    """The reason is the spec's, as `normgen compile` says it, wherever kernels could run."""
+    for more in ((), ("--executor", "host")):
+        done = run("check", "-", *more, stdin=NO_KERNELS)
+        assert done.exit_code == exits.FAULTS
+        assert "skipped: kernels: no kernel yet" in done.stdout
+        assert done.stdout.splitlines()[-1].endswith(" checks passed, and this norm cannot run yet")
+        assert done.stderr == ""
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
@@ -106,9 +109,56 @@ def test_check_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     done = run("check", "-", stdin=PASSES)
     assert done.exit_code == exits.TOOLCHAIN
     assert "differences" in done.stdout and "skipped: kernels, host: " in done.stdout
+    assert "\npassed, with gaps: " in done.stdout
     assert done.stderr == (
         "no kernel was run: neither a C++ compiler nor a GPU was found; the formulas are checked\n"
     )
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
+def test_no_gpu_is_said_in_the_last_line_and_why_only_where_that_is_asked_for() -> None:
+    done, verbose = (check_anywhere(*more).stdout for more in ((), ("--verbose",)))
+    assert done.splitlines()[-1].endswith(" checks on the host (no GPU here)")
+    assert verbose.splitlines()[-1] == done.splitlines()[-1]
+    assert "driver" not in done and "driver" in verbose
+
+
+def check_anywhere(*arguments: str) -> Result:
+    return run("check", "-", "--quick", "--size", "D=5", *arguments, stdin=PASSES)
+
+
+def test_what_keeps_a_gpu_from_being_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking() -> list[places.Place]:
+        raise DeviceMissing("launching on a GPU takes the package cuda-bindings")
+
+    monkeypatch.setitem(places.MAKERS, "cuda", lacking)
+    shown = check_anywhere().stdout
+    assert "skipped: kernels, cuda: launching on a GPU takes the package cuda-bindings" in shown
+    assert shown.splitlines()[-1].startswith("passed, with gaps: ")
+    assert shown.splitlines()[-1].endswith(" checks on the host (no GPU that can be used here)")
+
+
+def test_progress_never_runs_backwards() -> None:
+    """A spec that is checked with several values of its attrs has one total, and comes to it."""
+    spec = "norm n\nattr a: bool = true\ninput x[..., D]\noutput y[..., D] = x if a else x / max[D](x)\n"
+    options = checks.Options(executors=("host",), quick=True)
+    found = [e for e in checks.run(Source("n.norm", spec), options) if isinstance(e, Progress)]
+    assert len({each.total for each in found}) == 1
+    done = [each.done for each in found]
+    assert done == sorted(done) and done[0] == 0 and done[-1] == found[0].total
+
+
+def test_every_mark_of_a_case_is_explained() -> None:
+    case = Case(
+        {"D": 5}, (), {}, "f32", offset=3, out_offset=1, padded=True, absent=("p",), given_out=True,
+        in_place=True, accumulate=True, wrt=("x",), save=False,
+    )  # fmt: skip
+    left = case.shape_text.removeprefix("D=5 ")
+    for line in marks_in([case.shape_text]):
+        shown = line.partition("  ")[0]
+        assert shown in left
+        left = left.replace(shown, "", 1)
+    assert not left.strip()
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")

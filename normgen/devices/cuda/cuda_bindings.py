@@ -12,7 +12,7 @@ from typing import Any
 from normgen.devices.cuda.compile import Nvcc
 from normgen.devices.cuda.context import Context, LauncherDriver, Owned
 from normgen.devices.cuda.driver import Compiler, Loaded
-from normgen.errors import DeviceMissing
+from normgen.errors import DeviceMissing, NoDevice
 from normgen.launching.launch import Buffer, Fire, Launch
 from normgen.locks import cached_property
 
@@ -115,10 +115,10 @@ class CudaBindingsDriver(LauncherDriver[CudaBindingsContext]):
         try:
             (code,) = api.cuInit(0)
         except RuntimeError as fault:
-            raise DeviceMissing(f"cuda-bindings finds no CUDA driver: {fault}") from fault
+            raise NoDevice(f"cuda-bindings finds no CUDA driver: {fault}") from fault
         if code:
             said = api.cuGetErrorString(code)[1].decode()
-            raise DeviceMissing(f"the CUDA driver finds no device: {said}")
+            raise NoDevice(f"the CUDA driver finds no device: {said}")
         return api
 
     @cached_property

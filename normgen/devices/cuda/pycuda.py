@@ -19,7 +19,7 @@ from typing import Any
 from normgen.devices.cuda.compile import Nvcc, failure, find_nvcc
 from normgen.devices.cuda.context import Context, LauncherDriver
 from normgen.devices.cuda.driver import Loaded
-from normgen.errors import DeviceMissing, ToolchainMissing
+from normgen.errors import DeviceMissing, NoDevice, ToolchainMissing
 from normgen.launching.launch import Buffer, Fire, Launch
 from normgen.locks import cached_property
 
@@ -271,11 +271,11 @@ class PyCudaDriver(LauncherDriver[PyCudaContext]):
         try:
             import pycuda.driver as api
         except ImportError as fault:
-            raise DeviceMissing(f"PyCUDA {pycuda.VERSION_TEXT} finds no CUDA driver: {fault}") from fault
+            raise NoDevice(f"PyCUDA {pycuda.VERSION_TEXT} finds no CUDA driver: {fault}") from fault
         try:
             api.init()
         except api.Error as fault:
-            raise DeviceMissing(f"the CUDA driver finds no device: {fault}") from fault
+            raise NoDevice(f"the CUDA driver finds no device: {fault}") from fault
         return api
 
     @cached_property
