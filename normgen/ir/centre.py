@@ -19,8 +19,8 @@ from fractions import Fraction
 
 from normgen.ir.expr import add, as_term, call, div, extent, factors, load, minus, mul, power, reduce
 from normgen.ir.facts import is_nonnegative
-from normgen.ir.nodes import Add, Axes, Expr, Reduce, made_of
-from normgen.ir.program import Program
+from normgen.ir.nodes import Add, Axes, Expr, Reduce
+from normgen.ir.program import Program, made_of_cotangents
 from normgen.ir.recover import transform
 
 
@@ -58,7 +58,7 @@ def centre(program: Program) -> Program:
     values = [b.expr for b in program.bindings]
     values += [r.expr for r in program.results] + [u.expr for u in program.updates]
     values += [v for _, v, _ in program.saved_means]
-    derived = made_of({t.name for t in program.operands if t.role == "cotangent"}, *values)
+    derived = made_of_cotangents(program.operands, *values)
     misses: set[Expr] = set()
 
     def visit(node: Expr, new: tuple[Expr, ...]) -> Expr | None:

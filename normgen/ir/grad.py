@@ -19,8 +19,8 @@ from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reduc
 from normgen.ir.facts import is_finite
 from normgen.ir.limit import limited
 from normgen.ir.moved import refuse_moved
-from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, made_of, order
-from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
+from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
+from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, made_of_cotangents, value_of
 from normgen.ir.reads import operands_read
 from normgen.ir.recover import transform, use_kept, without_stops
 from normgen.ir.show import show
@@ -87,13 +87,8 @@ def gradients(definition: Definition, cotangents: Mapping[str, str]) -> dict[str
     targets = {name: value_of(program, name) for name in definition.wrt}
     values = {name: value_of(program, name) for name in definition.of}
     roots = [(e, load(cotangents[name], e.axes)) for name, e in values.items()]
-    found = adjoint(roots, targets.values(), derived_values(program, values.values()))
+    found = adjoint(roots, targets.values(), made_of_cotangents(program.operands, *values.values()))
     return {name: found[target] for name, target in targets.items()}
-
-
-def derived_values(program: Program, roots: Iterable[Expr]) -> set[Expr]:
-    """What is made of the cotangents among a program's operands: of the levels below (see `levels`)."""
-    return made_of({t.name for t in program.operands if t.role == "cotangent"}, *roots)
 
 
 def kept_values(program: Program) -> list[tuple[str, Expr]]:

@@ -189,25 +189,6 @@ def is_condition(node: Expr) -> bool:
     return isinstance(node, Call) and PRIMITIVES[node.op].condition
 
 
-def tie_of(node: Expr) -> tuple[Expr, Reduce] | None:
-    """Of a comparison of values with the largest or least of them, those values and that."""
-    if isinstance(node, Call) and node.op in ("eq", "ne"):
-        for value, extreme in (node.args, node.args[::-1]):
-            if isinstance(extreme, Reduce) and extreme.op != "sum" and extreme.arg is value:
-                return value, extreme
-    return None
-
-
-def is_stored(value: Expr) -> bool:
-    """Whether every kernel finds the same bits: what is in memory, or its magnitude."""
-    match value:
-        case Load():
-            return True
-        case Call(op="abs", args=(inside,)):
-            return is_stored(inside)
-    return False
-
-
 def walk(
     *roots: Expr, seen: set[Expr] | None = None, into: Callable[[Expr], tuple[Expr, ...]] = children
 ) -> Iterator[Expr]:
@@ -228,12 +209,6 @@ def walk(
                 seen.add(node)
                 stack.append((node, True))
                 stack.extend((child, False) for child in reversed(into(node)) if child not in seen)
-
-
-def compared_values(*roots: Expr) -> list[Expr]:
-    """What is computed and then compared with its own extreme."""
-    ties = (tie for node in walk(*roots) if (tie := tie_of(node)) is not None)
-    return list(dict.fromkeys(value for value, _ in ties if not is_stored(value)))
 
 
 def walk_finishing(*roots: Expr) -> list[tuple[Expr, list[Expr]]]:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from normgen.ir.expr import load
-from normgen.ir.nodes import Axes, Expr
+from normgen.ir.nodes import Axes, Expr, made_of
 
 if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic, Source, Span
@@ -145,6 +145,11 @@ class Definition:
     def to_differentiate(self) -> Program:
         """The program in which everything of `wrt` is an operand."""
         return self.opened or self.program
+
+
+def made_of_cotangents(operands: Iterable[Tensor], *roots: Expr) -> set[Expr]:
+    """The values below the roots that reverse mode has made, of the cotangents among these operands."""
+    return made_of({t.name for t in operands if t.role == "cotangent"}, *roots)
 
 
 def is_given(tensor: Tensor) -> bool:

@@ -18,17 +18,18 @@ def operands_read(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor
     ]
     saved = (replace(r.tensor, role="saved") for r in program.results if r.kept)
     declared = sorted((*program.operands, *saved), key=lambda t: t.span.start if t.span else 0)
-    found = [t for t in declared if t.name in read]
-    read |= _measured(definition, exprs, [*found, *cotangents[: len(definition.of) == 1]])
+    # (of several cotangents a call may leave some out)
+    known = [*cotangents] if len(cotangents) == 1 else []
+    known += [t for t in declared if t.name in read and (is_given(t) or t.role == "cotangent")]
+    read |= _measured(definition, exprs, known)
     return (*cotangents, *(t for t in declared if t.name in read))
 
 
-def _measured(definition: Definition, exprs: Sequence[Expr], tensors: Sequence[Tensor]) -> set[str]:
-    """The operands that are read for the lengths of their axes alone, which nothing tells of what is read
-    already: of these `tensors` those that every call gives, and a cotangent that is the only one."""
+def _measured(definition: Definition, exprs: Sequence[Expr], known: Sequence[Tensor]) -> set[str]:
+    """The operands to read for the lengths of their axes alone: as few as tell what the tensors that are
+    `known` do not."""
     program = definition.program
     fixed = [axis.name for axis in program.axes if axis.extent is not None]
-    known = [t for t in tensors if is_given(t) or t.role == "cotangent"]
     needed = {axis for name in definition.wrt for dim in dims_of(program, name) for axis in dim}
     for node in walk(*exprs):
         needed |= {node.axis} if isinstance(node, Extent) else node.axes

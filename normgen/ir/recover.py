@@ -15,20 +15,8 @@ from fractions import Fraction
 
 from normgen.ir.expr import ONE, add, call, factors, load, mul, power, rebuild, reduce, walk
 from normgen.ir.facts import is_nonnegative, is_positive
-from normgen.ir.nodes import (
-    Add,
-    Call,
-    Const,
-    Expr,
-    Extent,
-    Load,
-    Mul,
-    Reduce,
-    Scalar,
-    children,
-    is_stored,
-    tie_of,
-)
+from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Load, Mul, Reduce, Scalar, children
+from normgen.ir.ties import is_stored, tie_of
 
 Replace = Callable[[Expr, tuple[Expr, ...]], Expr | None]
 
@@ -59,21 +47,30 @@ def without_stops(roots: Iterable[Expr], lets: Mapping[Expr, Expr]) -> dict[Expr
 
 
 @dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a backward reads: values of these names as they were `kept`; no root of them where it must be
+    `smooth`; none of the operands that have `moved` on."""
+
+    kept: Collection[str]
+    smooth: bool
+    moved: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Recipe:
     """base^exponent * others = value; where `base` is the whole definition, `exponent` is 1 and
-    `others` ONE. `smooth`: no root is taken of the value. `kept`: the names of all values that are read."""
+    `others` ONE."""
 
     base: Expr
     exponent: Fraction
     others: Expr
     value: Expr
-    smooth: bool
-    kept: Collection[str]
+    reading: _Reading
 
     def power_of_base(self, e: Fraction) -> Expr | None:
         """base^e through the kept value, if that is the same wherever the forward is a number."""
         ratio = e / self.exponent
-        if ratio.denominator != 1 and (self.smooth or not is_nonnegative(self.base)):
+        if ratio.denominator != 1 and (self.reading.smooth or not is_nonnegative(self.base)):
             return None
         _, others = factors(self.others)
         if not all(is_positive(b) or (ratio > 0 > f) for b, f in others):
@@ -101,7 +98,7 @@ class _Recipe:
 
     def _is_stored(self, value: Expr) -> bool:
         """Whether the forward looked at the very bits that the backward will."""
-        return is_stored(value) and not any(_is_of(node, self.kept) for node in walk(value))
+        return is_stored(value) and not any(_is_of(node, self.reading.kept) for node in walk(value))
 
     @staticmethod
     def _tie(node: Expr, value: Expr, extreme: Reduce, new: tuple[Expr, ...]) -> Expr:
@@ -128,7 +125,7 @@ def use_kept(
     `moved`: operands that can no longer be read, and so are recovered themselves.
     """
     image = {node: node for node in walk(*roots, *(d for _, d in kept), *also)}
-    names = frozenset(name for name, _ in kept)
+    reading = _Reading(frozenset(name for name, _ in kept), smooth, moved)
     for name, original in kept:
         value = load(name, original.axes)
         copied = isinstance(image[original], Load)
@@ -136,13 +133,13 @@ def use_kept(
         for recipes in (_recipes, _exponential_recipes):
             best, cost = image, _cost((image[root] for root in roots), moved)
             present = set(walk(*(image[root] for root in roots)))
-            for recipe in recipes(image[original], value, smooth, moved, names):
+            for recipe in recipes(image[original], value, reading):
                 if recipe.base not in present and not copied:
                     continue  # nothing to replace
                 table = recipe.apply(image.values())
                 attempt = {node: table[e] for node, e in image.items()}
                 now = _cost((attempt[root] for root in roots), moved)
-                # Another call may move a state on before the backward, and not its copy.
+                # A copy of a state is read even where that is dearer: another call may update the state.
                 if now < cost or copied:
                     best, cost = attempt, now
             image = best
@@ -159,27 +156,23 @@ def _is_of(node: Expr, tensors: Collection[str]) -> bool:
     return isinstance(node, Load) and node.tensor in tensors
 
 
-def _recipes(
-    definition: Expr, value: Expr, smooth: bool, moved: Collection[str], kept: Collection[str]
-) -> Iterator[_Recipe]:
+def _recipes(definition: Expr, value: Expr, reading: _Reading) -> Iterator[_Recipe]:
     """What may be read off a kept value: itself, or a base of a product."""
     if isinstance(definition, Const | Scalar | Extent):
         return
-    yield _Recipe(definition, Fraction(1), ONE, value, smooth, kept)
+    yield _Recipe(definition, Fraction(1), ONE, value, reading)
     if isinstance(definition, Mul):
         for base, e in definition.factors:
-            if children(base) or _is_of(base, moved):
+            if children(base) or _is_of(base, reading.moved):
                 rest = [power(b, f) for b, f in definition.factors if b is not base]
-                yield _Recipe(base, e, mul(definition.coefficient, *rest), value, smooth, kept)
+                yield _Recipe(base, e, mul(definition.coefficient, *rest), value, reading)
 
 
-def _exponential_recipes(
-    definition: Expr, value: Expr, smooth: bool, moved: Collection[str], kept: Collection[str]
-) -> Iterator[_Recipe]:
+def _exponential_recipes(definition: Expr, value: Expr, reading: _Reading) -> Iterator[_Recipe]:
     """exp(t + c * log(u)) is exp(t) * u^c."""
     if not isinstance(definition, Add):
         return
     powers = [power(t.args[0], c) for t, c in definition.terms if isinstance(t, Call) and t.op == "log"]
     rest = [mul(c, t) for t, c in definition.terms if not (isinstance(t, Call) and t.op == "log")]
     if powers and rest:
-        yield _Recipe(call("exp", add(*rest)), Fraction(1), mul(*powers), call("exp", value), smooth, kept)
+        yield _Recipe(call("exp", add(*rest)), Fraction(1), mul(*powers), call("exp", value), reading)

@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
-from normgen.ir.nodes import compared_values, is_condition
+from normgen.ir.nodes import is_condition
+from normgen.ir.program import made_of_cotangents
 from normgen.ir.show import show
+from normgen.ir.ties import computed_ties
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.kept import costly, leaf_of, rounded
 from normgen.kernel.levels import Exponentials, Level, is_missed
 from normgen.kernel.phases import Phase, Rounded
 from normgen.kernel.rates import Rates
-from normgen.kernel.regroup import gradients_below
 from normgen.kernel.share import evaluated, share_products
 from normgen.kernel.sums import Sums
 from normgen.kernel.text import KernelText
@@ -52,7 +53,7 @@ class Body:
         below = set(walk(*roots))
         self._uses = Counter(child for node in below for child in set(children(node)))
         self._uses.update(roots)
-        gradients = gradients_below(below, [o.tensor for o in plan.operands])
+        gradients = made_of_cotangents([o.tensor for o in plan.operands], *roots)
         self.rates = Rates(frozenset(plan.inner), printer.names, self._uses, gradients)
         self._name_sums()
         self.sums = Sums(plan, printer, lambda kind: names.take(self._number(kind)), self.element)
@@ -68,8 +69,8 @@ class Body:
             )
         named = [b.expr for b in plan.bindings if b.expr in below and not self.rates.per_row(b.expr)]
         self._hoisted_bindings.update(zip(self.rates.hoist_all(named), named, strict=True))
-        compared = [v for v in compared_values(*below) if not self.rates.per_row(v)]
-        self._compared = [v for v in self.rates.hoist_all(compared) if v not in self._held]
+        compared = dict.fromkeys(v for v, _ in computed_ties(*roots) if not self.rates.per_row(v))
+        self._compared = [v for v in self.rates.hoist_all([*compared]) if v not in self._held]
         for k, level in enumerate(levels):
             self._level(k, level)
 

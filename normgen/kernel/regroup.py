@@ -11,16 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from normgen.ir.nodes import Add, Call, Expr, made_of
-from normgen.ir.program import Tensor
-
-
-def gradients_below(roots: Collection[Expr], operands: Collection[Tensor]) -> frozenset[Expr]:
-    """The values that are made of cotangents."""
-    return frozenset(made_of({t.name for t in operands if t.role == "cotangent"}, *roots))
+from normgen.ir.nodes import Add, Call, Expr
 
 
 def may_regroup(total: Add, gradients: Collection[Expr]) -> bool:
-    """Whether the terms of a sum may be gathered with what is around it. `gradients`: see
-    `gradients_below`."""
+    """Whether the terms of a sum may be gathered with what is around it. `gradients`: the values that are
+    made of cotangents."""
     return total in gradients or any(isinstance(t, Call) and t.op == "minus" for t, _ in total.terms)

@@ -27,10 +27,11 @@ from normgen.dtypes import round_to
 from normgen.ir import expr as ir
 from normgen.ir.expr import Expr
 from normgen.ir.facts import is_nonnegative
-from normgen.ir.nodes import tie_of, walk_finishing
+from normgen.ir.nodes import walk_finishing
 from normgen.ir.primitives import FOLDS, PRIMITIVES
 from normgen.ir.program import Program
 from normgen.ir.space import Space
+from normgen.ir.ties import tie_of
 from normgen.verify.estimate import Arithmetic, Estimate, FloatArray, Function, change_of
 
 # A multiple of the analysis's own count of roundings. float32 emulations of the bundled specs stay below

@@ -32,9 +32,8 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
     Where no kernel that makes the new value of a state can write it, one that follows all others does.
     """
     program = centre(_with_updates(program))
-    elsewhere = _reads_elsewhere(program)
-    found, reasons = ([], {}) if elsewhere else _ways(program, name)
-    if elsewhere or (not found and any(map(_is_state, program.results))):
+    found, reasons = ([], {}) if _reads_elsewhere(program) else _ways(program, name)
+    if not found and any(map(_is_state, program.results)):
         found, reasons = _deferred(program, name)
     if not found:
         raise _unsupported(source, next(reasons[k] for k in _TELLING if k in reasons))

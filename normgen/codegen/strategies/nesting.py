@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from normgen.ir.expr import add, call, const, div, extent, factors, minus, mul, power, reduce, rewrite
-from normgen.ir.nodes import Add, Axes, Call, Expr, Reduce, is_stored, reductions, tie_of, walk
+from normgen.ir.nodes import Add, Axes, Call, Expr, Reduce, reductions
+from normgen.ir.ties import computed_ties
 from normgen.kernel.group import Misfit
 from normgen.kernel.regroup import may_regroup
 
@@ -89,6 +90,5 @@ def check_ties(sums: Iterable[Reduce], roots: Iterable[Expr]) -> None:
     """Refuse to compare an extreme with values that another kernel computes anew and may round otherwise:
     none of them might be equal to it, and a gradient that is shared among no elements is NaN."""
     found = set(sums)
-    ties = (tie for node in walk(*roots) if (tie := tie_of(node)) is not None)
-    if any(extreme in found and not is_stored(value) for value, extreme in ties):
+    if any(extreme in found for _, extreme in computed_ties(*roots)):
         raise Misfit("the gradient of a maximum needs values that another kernel computes anew")

@@ -20,7 +20,7 @@ Statistics may be planned otherwise than the families would (`planners`), so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, count, product
 
@@ -28,11 +28,11 @@ from normgen.codegen.strategies.nesting import chan, check_ties, is_partner, ope
 from normgen.codegen.strategies.registry import Planner, family_of, plan_kernel
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of, reading, settled
 from normgen.ir.expr import load
-from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, compared_values, reductions, walk
-from normgen.ir.program import Program, Result, Tensor
+from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, reductions, walk
+from normgen.ir.program import Program, Result, Tensor, made_of_cotangents
+from normgen.ir.ties import computed_ties
 from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit, first_plan
-from normgen.kernel.regroup import gradients_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,6 @@ class _Splitter:
         self.made: list[Tensor] = []
         self.steps = count(1)
 
-    @property
-    def _gradients(self) -> frozenset[Expr]:
-        """The values of what is left whose sums may be regrouped."""
-        return gradients_below([r.expr for r in self.program.results], self.program.operands)
-
     def run(self) -> PlannedStrategy:
         self._store_compared()
         states = frozenset(r.tensor.name for r in self.program.results if r.tensor.role == "state")
@@ -122,7 +117,7 @@ class _Splitter:
         """Kernels for the values that are compared with their own extremes: all that follow read the same
         bits."""
         program = self.program
-        compared = compared_values(*(r.expr for r in program.results))
+        compared = dict.fromkeys(value for value, _ in computed_ties(*(r.expr for r in program.results)))
         if not compared:
             return
         made = self.workspace.temporaries(program, compared)
@@ -199,14 +194,15 @@ class _Splitter:
         partners = {n for n in sums if is_partner(n, chosen)}
         further = set(sums) - chosen - partners
         common = frozenset.intersection(*(n.over for n in sums))
-        if not common or any(opened(n, common, self._gradients) is None for n in further):
+        gradients = made_of_cotangents(self.program.operands, *roots)
+        if not common or any(opened(n, common, gradients) is None for n in further):
             further, common = set(), frozenset.intersection(*(n.over for n in chosen))
         if not common:
             chosen, common = {n for n in chosen if n.over == seed.over}, seed.over
         base = self._base(common, space)
         if any(n.over != base for n in chosen):
             cut = chosen | further | {n for n in partners if is_partner(n, chosen)}
-            return self._nest(space, base, [n for n in sums if n in cut], roots)
+            return self._nest(space, base, [n for n in sums if n in cut], gradients)
         return self._keep_most(space, chosen, roots, later)
 
     def _keep_most(self, space: Axes, chosen: set[Reduce], roots: list[Expr], later: set[Expr]) -> _Cut:
@@ -252,7 +248,7 @@ class _Splitter:
         made = self.workspace.temporaries(self.program, frontier(left, values))
         return _Cut(space, made, loads_of(made), sums)
 
-    def _nest(self, space: Axes, base: Axes, chosen: list[Reduce], roots: list[Expr]) -> _Cut:
+    def _nest(self, space: Axes, base: Axes, chosen: list[Reduce], gradients: Collection[Expr]) -> _Cut:
         """Sums over the base axes as temporaries, and the sums over more axes in their terms."""
         made: dict[Expr, Result] = {}
         names = self.workspace.names(self.program)
@@ -267,7 +263,7 @@ class _Splitter:
             table[node] = (
                 chan(node, base, kept, table)
                 if is_partner(node, set(chosen))
-                else outer(node, base, kept, table, self._gradients)
+                else outer(node, base, kept, table, gradients)
             )
         sums = frozenset(n for r in made.values() for n in reductions(r.expr))
         return _Cut(space, tuple(made.values()), table, sums)

@@ -30,13 +30,12 @@ from itertools import combinations
 
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.ir.expr import ONE, Const, Expr, Load, Reduce, add, load, mul, rewrite, walk
-from normgen.ir.program import Result, Tensor
+from normgen.ir.program import Result, Tensor, made_of_cotangents
 from normgen.kernel.accumulators import Column, above, needed_for
 from normgen.kernel.group import Misfit, Order
 from normgen.kernel.kept import leaf_of
 from normgen.kernel.linear import degree, factors_of
 from normgen.kernel.plan import KernelPlan, Operand, as_stored, operand_of
-from normgen.kernel.regroup import gradients_below
 
 Definitions = Mapping[Expr, Expr]
 
@@ -225,7 +224,7 @@ class _Planner:
         """The results as sums of values of what is held, times values of each element of a row."""
         names: dict[Expr, Expr] = {}
         applied = []
-        gradients = gradients_below(self.apply.roots, [o.tensor for o in self.apply.operands])
+        gradients = made_of_cotangents([o.tensor for o in self.apply.operands], *self.apply.roots)
         for result in self.apply.results:
             terms = []
             for c, v in factors_of(result.expr, self.walk, late, gradients):

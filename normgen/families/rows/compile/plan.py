@@ -22,13 +22,12 @@ from dataclasses import replace
 from normgen.families.rows.compile.axes import Rows, choose_folded_rows, choose_rows, choose_shared_rows
 from normgen.families.rows.compile.whole import rows_in_pieces, whole_rows
 from normgen.ir.expr import Expr, Load, Reduce, add, mul, reduce, reductions, walk
-from normgen.ir.program import Result, Tensor
+from normgen.ir.program import Result, Tensor, made_of_cotangents
 from normgen.kernel.accumulators import Column
 from normgen.kernel.group import Group, Misfit, Order
 from normgen.kernel.levels import Level
 from normgen.kernel.linear import largest_of, terms_of
 from normgen.kernel.plan import KernelPlan, Operand, kernel_plan
-from normgen.kernel.regroup import gradients_below
 
 
 def plan_rows(group: Group) -> KernelPlan:
@@ -93,7 +92,7 @@ def _kernel(rows: Rows) -> KernelPlan:
             raise Misfit(f"`{result.tensor.name}` has part of the row")
     if len(plan.levels) > (2 if plan.moments or plan.exponentials else 0):
         last = plan.levels[-1]  # the last pass of sums is one of nothing else
-        gradients = gradients_below([c.value for c in columns], group.program.operands)
+        gradients = made_of_cotangents(group.program.operands, *(c.value for c in columns))
         columns = tuple(_taken_apart(c, last, inner, gradients) for c in columns)
         if not any(r.tensor.axes & row for r in plan.results):
             columns = _all_largest(columns, last, inner)
