@@ -26,6 +26,16 @@ def _seed():
         torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    """No test meets what PyTorch compiled before: it compiles one function a few times only, and all that is
+    handed to `torch.compile` as it is counts as one."""
+    if HAS_TORCH:
+        import torch
+
+        torch._dynamo.reset()
+
+
 @pytest.fixture
 def runs(monkeypatch):
     """The steps that run in Python, by name, each with the results that are asked of it."""

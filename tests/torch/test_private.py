@@ -49,7 +49,6 @@ def lacking(monkeypatch, request):
     with monkeypatch.context() as patch:
         patch.setattr(importlib, "import_module", hiding)
         importlib.reload(private)
-    torch._dynamo.reset()  # or one function is compiled again for each name, more often than PyTorch allows
     yield "_".join((home, name or "all")).replace(".", "_")
     importlib.reload(private)
 

@@ -271,6 +271,5 @@ def test_compilers_see_one_graph(make):
     module, x = make(), torch.randn(2, 6, 4, 5)
     want = copy.deepcopy(module)(x)
     nt.patch(module)
-    torch._dynamo.reset()
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), want, atol=1e-5, rtol=1e-4)

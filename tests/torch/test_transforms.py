@@ -78,7 +78,6 @@ def test_transforms_have_the_results_of_pytorch(norm, name):
 
 @pytest.mark.parametrize("name", [*BACKWARD, "jvp"])
 def test_transforms_are_compiled(name):
-    torch._dynamo.reset()
     transform, (x, w) = TRANSFORMS[name], _operands()
     compiled = torch.compile(lambda x, w: transform(RMS[0], x, w), fullgraph=True, backend="aot_eager")
     same(compiled(x, w), transform(rms, x, w))
