@@ -27,7 +27,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu lint format golden bench wheel clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs lint format golden bench wheel clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -97,6 +97,14 @@ format: $(VENV)/.installed-dev ## let ruff lay out the code
 golden: $(VENV)/.installed-dev ## write the golden texts anew; read the difference before you commit it
 	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
 
+$(VENV)/.installed-docs: $(BIN)/python pyproject.toml
+	@$(INSTALL) -e '.[docs]' || { echo "$(NOT_INSTALLED)"; exit 1; }
+	@touch $@ $(VENV)/.installed
+
+docs: $(VENV)/.installed-docs ## build the site into site/; a dead link fails
+	$(BIN)/python -m tools.docs
+	$(BIN)/python -m zensical build --strict
+
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 	@$(INSTALL) -e '.[cuda,torch,bench]'
 	@touch $@ $(VENV)/.installed
@@ -109,4 +117,4 @@ wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build
 
 clean: ## remove what was built, .venv included
-	rm -rf $(VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .cache demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

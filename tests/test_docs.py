@@ -31,7 +31,7 @@ from tests.cli.commands import run
 from tests.conftest import HAS_TORCH
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What a fresh checkout lacks, or what nobody reads there.
 NOT_CLONED = (".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "results", "demo-output")
@@ -55,7 +55,7 @@ _OF_TORCH = re.compile(r"\b(torch|nt)\b")
 ELSEWHERE = ("make", "pip", "normgen", "python")
 
 
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def document(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path

@@ -19,7 +19,7 @@ import pytest
 import normgen
 
 ROOT = Path(__file__).parent.parent
-NOT_SOURCES = (".git", ".venv", ".carry", "__pycache__", "build", "dist", "*.egg-info", ".*_cache")
+NOT_SOURCES = (".git", ".venv", ".carry", "__pycache__", "build", "dist", "site", "*.egg-info", ".*_cache")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""What `make docs` does before the builder of the site runs."""

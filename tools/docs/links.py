@@ -1,0 +1,52 @@
+"""Links as they are written for the repository, turned into those of the site."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+
+# Fenced blocks and code in a line hold no links.
+_CODE = re.compile(r"(^(`{3,}|~{3,}).*?^\2`*[ \t]*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r'(\]\(|\b(?:href|src|srcset)=")([^)"\s]+)(?=[)"\s])')
+_ABSOLUTE = re.compile(r"^(#|[a-z]+:|/)")
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """`text` with all of it changed but its code."""
+    parts, start = [], 0
+    for code in _CODE.finditer(text):
+        parts += [change(text[start : code.start()]), code[0]]
+        start = code.end()
+    return "".join([*parts, change(text[start:])])
+
+
+def relinked(text: str, source: str, path: str, place: Callable[[str], str]) -> str:
+    """`text` with the relative links of the repository's file `source` leading on from `path` in the site.
+
+    `place` says where the site has a file of the repository.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        target, mark, anchor = found[2].partition("#")
+        if _ABSOLUTE.match(found[2]):
+            return found[0]
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        return f"{found[1]}{posixpath.relpath(place(file), posixpath.dirname(path) or '.')}{mark}{anchor}"
+
+    return outside_code(text, lambda part: _LINK.sub(link, part))
+
+
+_PICTURE = re.compile(r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
+                      r'<img src="([^"]+)"(\s+alt="[^"]*")?[^>]*>\s*</picture>')  # fmt: skip
+
+
+def by_palette(text: str) -> str:
+    """Pictures in two colours follow the palette of the site in place of the system's."""
+    return _PICTURE.sub(
+        lambda found: (
+            f'<img src="{found[2]}#only-light"{found[3] or ""}>'
+            f'<img src="{found[1]}#only-dark"{found[3] or ""}>'
+        ),
+        text,
+    )
