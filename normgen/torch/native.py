@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from normgen import arrays
 from normgen.cache import Cache, default_cache
 from normgen.devices.executors import context_of, host_launcher
 from normgen.launching.launch import HOST
@@ -136,12 +137,18 @@ def prepared_in_extension(
     numbers: tuple[int, ...],
     layouts: tuple[Any, ...],
 ) -> Any:
-    """A call as the extension `node` makes it. `numbers`: which of a call's its launches take."""
+    """A call as the extension `node` makes it, None where it was built for no such device. `numbers`: which
+    of a call's its launches take."""
     scratch, device = prepared.scratch, prepared.device
+    if device != HOST and not node.has_cuda:
+        return None
 
     def zeros(stream: int) -> tuple[int, object] | None:
         lent = MEMORY.zeros(device, stream, scratch.zero_size)
         return None if lent is None else (lent.address, lent)
+
+    def clear(address: int, stream: int) -> None:
+        arrays.clear(device, address, scratch.zero_size, stream)
 
     kept = dict(scratch.zeros)
     return filled(
@@ -157,6 +164,7 @@ def prepared_in_extension(
         scratch=[node.Place(offset, kept.get(name, -1)) for name, offset in scratch.offsets],
         size=align(scratch.size) + GRANULE,
         zeros=zeros if kept else None,
+        clear=clear,
         owner=prepared,
     )
 

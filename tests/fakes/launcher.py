@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from normgen.devices.host import launcher
@@ -23,7 +24,8 @@ class HostLauncher:
 
     def __init__(self) -> None:
         self.launches: list[Launched] = []
-        self.codes: list[int] = []  # what the next launches answer; all others run
+        # What the next launches answer, or what tells it; 0: they run, as all others do.
+        self.codes: list[int | Callable[[], int]] = []
         self._function = launcher.LaunchKernel(self._launch)
 
     def of(self, prepared: PreparedCall) -> Launcher:
@@ -31,8 +33,9 @@ class HostLauncher:
         return Launcher(launcher.address_of(self._function), 0, launcher.handle)
 
     def _launch(self, configuration: Any, function: int, arguments: Any, extra: Any) -> int:
-        if self.codes and (code := self.codes.pop(0)):
-            return code
+        code = self.codes.pop(0) if self.codes else 0
+        if code:
+            return code() if callable(code) else code
         told, entry = configuration.contents, launcher.step_of(function).launch.entry
         self.launches.append(Launched(entry, tuple(told.grid), tuple(told.block), told.stream or 0))
         assert arguments is None and [extra[0], extra[2], extra[4]] == [1, 2, None]

@@ -3,12 +3,25 @@ executor, behind a function of the type of cuLaunchKernelEx."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 
+import normgen
 from normgen import bundled
+from normgen.families.resident.launch import residence
+from normgen.launching.launch import HOST
+from normgen.runtime.calls.prepared import Scratch
+from normgen.runtime.calls.workspace import MEMORY
+from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.torch import native
+from normgen.torch.function import NormFunction
 from normgen.torch.steps import Step
 from tests.threads import at_once, foreign
-from tests.torch.norms import CASES, Case, batch, functional, nt, rms, same, torch
+from tests.torch.norms import CASES, Case, batch, drawn, functional, nt, rms, same, torch
 
 OWN = "\n# a node in C++\n"  # another text, so that no other test has its functions
 NORMS = (
@@ -153,6 +166,48 @@ def test_a_refused_launch_is_made_by_python_and_a_later_one_is_an_error(launcher
     launcher.codes = [0, 700]
     with pytest.raises(RuntimeError, match="launch 2 of a call failed with error 700"):
         grad(y, (x, w), dy)
+
+
+@pytest.mark.parametrize("done", (0, 1))
+def test_a_known_call_that_fails_leaves_zeros(done, launcher, python, monkeypatch):
+    """What a kernel wrote that ended early is not there for the next call, by whomever that is made."""
+    monkeypatch.setattr(residence, "LEAST_SLICE", 2048)
+    text = f"{bundled.read('groupnorm_channels_last').text}{OWN}# {done} done\n"
+    package = normgen.load(text, groups=4).package
+    norm = NormFunction(Norm(package, planner=partial(plan_launches, strategy="resident")))
+    given, dy = (drawn(1, 6, 50, 32), drawn(32)), torch.randn(1, 6, 50, 32)
+    want = [grad(norm(*given), given, dy) for _ in range(2)][-1]
+    y, zeros, seen = norm(*given), MEMORY.zeros(HOST, 0, 1), []
+    words = (ctypes.c_ubyte * 8).from_address(zeros.address)
+
+    def fail():
+        words[7] = 1
+        return 700
+
+    def run(*arguments):
+        seen.append(any(words))
+        return ran(*arguments)
+
+    ran = Step.run
+    monkeypatch.setattr(Step, "run", run)
+    python.clear()
+    launcher.codes = [*[0] * done, fail]
+    if done:
+        with pytest.raises(RuntimeError, match="launch 2 of a call failed with error 700"):
+            grad(y, given, dy, retain_graph=True)
+    same(grad(y, given, dy), want)
+    assert seen == [False] * (1 - done) and not any(words) and not launcher.codes
+
+
+def test_a_build_without_cuda_keeps_no_calls_on_a_gpu(extension):
+    device, node = SimpleNamespace(scratch=Scratch(), device=("cuda", 0)), SimpleNamespace(has_cuda=False)
+    assert native.prepared_in_extension(node, None, device, (), ()) is None
+    calls, x = extension.Calls(8, []), torch.randn(2)
+    calls.learn((1,), (x,), lambda: None)
+    assert calls.run((1,), (), (x,)) is None
+    host = native.filled(extension.Prepared(), operands=1, fields=[-1])
+    calls.learn((1,), (x,), lambda: host)
+    assert calls.run((1,), (), (x,)) == (None,)
 
 
 def test_forgotten_calls_are_prepared_again(python, monkeypatch):

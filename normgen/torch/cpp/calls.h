@@ -95,6 +95,7 @@ struct Prepared {
   int64_t size = 0;  // bytes that a call allocates for these
   // stream -> the address of zeros and its owner, or None; None where none are needed
   py::object zeros = py::none();
+  py::object clear;  // (address, stream): makes them zeros again
   py::object owner;  // what the functions live in
   mutable std::mutex guard;
   mutable std::vector<Zeros> known_zeros;
@@ -102,7 +103,7 @@ struct Prepared {
   ~Prepared() {  // in any thread
     py::gil_scoped_acquire gil;
     known_zeros.clear();
-    zeros = owner = py::object();
+    zeros = clear = owner = py::object();
   }
 
   void check(size_t numbers) const {
@@ -236,6 +237,10 @@ inline bool run(const Prepared& prepared, const Operands& operands, Numbers numb
     count++;
   }
   if (python) PyEval_RestoreThread(python);
+  if (code && zeros) {  // what has begun may have left words there that no kernel clears any more
+    py::gil_scoped_acquire gil;
+    prepared.clear(zeros, (uint64_t)(uintptr_t)stream);
+  }
   // A call that has begun is not made again: it may have written states.
   TORCH_CHECK(!code || !count, "CUDA: launch ", count + 1, " of a call failed with error ", code);
   if (code) return false;

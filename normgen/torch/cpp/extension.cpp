@@ -103,15 +103,12 @@ py::object run_known(Calls& calls, const py::tuple& wanted, const py::tuple& giv
   return all;
 }
 
-// Keep what `prepare` makes under the key of these tensors, unless something is there. What was built without
-// CUDA keeps no calls on a GPU.
+// Keep what `prepare` makes, if anything, under the key of these tensors, unless something is there.
 void learn(Calls& calls, const py::tuple& wanted, const py::tuple& tensors, const py::function& prepare) {
   Key key = key_of(wanted_of(wanted), operands_of(tensors.ptr()));
   if (key.empty() || calls.find(key)) return;
   auto prepared = prepare().cast<std::shared_ptr<Prepared>>();
-#ifndef NORMGEN_CUDA
-  if (prepared->device >= 0) return;
-#endif
+  if (!prepared) return;
   prepared->check(calls.bounds.size());
   calls.keep(key, std::move(prepared));
 }
@@ -119,6 +116,11 @@ void learn(Calls& calls, const py::tuple& wanted, const py::tuple& tensors, cons
 }  // namespace
 
 PYBIND11_MODULE(normgen_node, module) {
+#ifdef NORMGEN_CUDA
+  module.attr("has_cuda") = true;
+#else
+  module.attr("has_cuda") = false;
+#endif
   py::class_<Layout>(module, "Layout")
       .def(py::init<std::vector<int64_t>, std::vector<int64_t>, at::ScalarType>());
   py::class_<Guard>(module, "Guard").def(py::init<size_t, size_t, int64_t, int64_t, int64_t>());
@@ -147,6 +149,7 @@ PYBIND11_MODULE(normgen_node, module) {
       .def_readwrite("scratch", &Prepared::scratch)
       .def_readwrite("size", &Prepared::size)
       .def_readwrite("zeros", &Prepared::zeros)
+      .def_readwrite("clear", &Prepared::clear)
       .def_readwrite("owner", &Prepared::owner);
   py::class_<Calls, std::shared_ptr<Calls>>(module, "Calls")
       .def(py::init<size_t, std::vector<std::pair<double, double>>>())
