@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from normgen.arrays.views import Library, View, is_a, packed, plain_stream, unsupported
+from normgen.arrays.views import Library, View, is_a, plain_stream, unsupported
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Shape
@@ -39,8 +38,6 @@ class Torch(Library):
             _check_held(type(array))
         if _is_recorded(array):
             raise TypeError(_RECORDED)
-        if array.is_neg() or array._is_zerotensor():
-            raise TypeError(_LAZY)
         if array.layout is not sys.modules["torch"].strided:
             raise TypeError(f"a {array.layout} tensor is not strided: use .to_dense()")
         dtype = names_of_types(sys.modules["torch"]).get(array.dtype)
@@ -52,35 +49,30 @@ class Torch(Library):
             where = HOST
         else:
             raise TypeError(f"a tensor on {device} is neither on the CPU nor on a CUDA device")
-        shape, strides = tuple(array.shape), tuple(array.stride())
-        return View(array.data_ptr(), dtype, shape, strides, False, where, self, array)
+        shape, strides, pointer = tuple(array.shape), tuple(array.stride()), array.data_ptr()
+        if is_lazy(array, pointer):
+            raise TypeError(_LAZY)
+        return View(pointer, dtype, shape, strides, False, where, self, array)
 
     def glance(self, array: Any) -> tuple[Any, Any]:
         if type(array) not in _HELD:
             _check_held(type(array))
         if array.requires_grad and _is_recorded(array):
             raise TypeError(_RECORDED)
-        pointer = array.data_ptr()
-        if array.is_neg() or (not pointer and array._is_zerotensor()):
+        found = self.seen(array)
+        if is_lazy(array, found[0]):
             raise TypeError(_LAZY)
-        return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
+        return found
 
     def seen(self, array: Any) -> tuple[Any, Any]:
-        """The same, of a tensor that kernels are known to take."""
+        """The same, unchecked."""
         pointer = array.data_ptr()
         return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
 
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
-        made = self.strided(like, device, shape, packed(shape), element_types(sys.modules["torch"])[dtype])
-        return made, made.data_ptr()
-
-    def strided(self, like: Any, device: DeviceKey, shape: Shape, strides: Shape, dtype: Any) -> Any:
-        """A tensor, not yet written, that lies by these strides. `dtype`: PyTorch's."""
         torch = sys.modules["torch"]
-        short, current = _short(torch, device[0])
-        if short is not None and current() == device[1]:
-            return short(shape, strides, dtype)
-        return torch.empty_strided(shape, strides, dtype=dtype, device=like.device)
+        made = torch.empty(shape, dtype=element_types(torch)[dtype], device=like.device)
+        return made, made.data_ptr()
 
     def stream(self, array: Any, device: DeviceKey) -> int:
         return plain_stream(_current_stream(sys.modules["torch"])(device[1]))
@@ -107,28 +99,26 @@ def _is_recorded(tensor: Any) -> bool:
 TORCH = Torch()
 
 
+def is_lazy(tensor: Any, pointer: int) -> bool:
+    """Whether the memory of a tensor does not hold its values, but their negatives, as that of the imaginary
+    part of a conjugate, or nothing, as that of the zeros of forward mode. `pointer`: its address."""
+    return tensor.is_neg() or (not pointer and _is_zero(tensor))
+
+
 def resolved(tensor: Any) -> Any:
-    """A tensor with the values of this one in memory: itself unless it stands for other ones, as the
-    imaginary part of a conjugate and the zeros of forward mode do."""
+    """A tensor with the values of this one in memory: itself unless it is lazy."""
     plain = tensor.resolve_neg()
-    return plain.clone() if plain._is_zerotensor() else plain
+    return plain.clone() if _is_zero(plain) else plain
+
+
+def _is_zero(tensor: Any) -> bool:
+    return bool(getattr(tensor, "_is_zerotensor", bool)())
 
 
 @cache
 def element_types(torch: Any) -> dict[str, Any]:
     """PyTorch's element types by normgen's names."""
     return {d.name: getattr(torch, d.numpy_name) for d in DTYPES.values() if hasattr(torch, d.numpy_name)}
-
-
-@cache
-def _short(torch: Any, kind: str) -> tuple[Any, Callable[[], int]]:
-    """What compiled graphs of PyTorch allocate with, which takes a fraction of the time of `torch.empty`, and
-    what tells the index of the device that it allocates on. None where this PyTorch has no such thing."""
-    internal = getattr(torch, "_C", None)
-    guards = getattr(getattr(internal, "_dynamo", None), "guards", None)
-    if kind == "cuda":
-        return getattr(guards, "_empty_strided_cuda", None), getattr(internal, "_cuda_getDevice", int)
-    return getattr(guards, "_empty_strided_cpu", None), int
 
 
 @cache

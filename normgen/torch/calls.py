@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from normgen.arrays.torch import TORCH, resolved
+from normgen.arrays.torch import TORCH, is_lazy, resolved
 from normgen.arrays.views import packed
 from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
@@ -45,22 +45,21 @@ class Wanted(NamedTuple):
     types: tuple[tuple[str, torch.dtype], ...] = ()
 
 
-# (operands, numbers, what is wanted) -> what runs such calls, with whatever numbers, if not the usual.
-Unusual = Callable[[Tensors, Numbers, Wanted], "Known | None"]
+# (operands, numbers, what is wanted) -> what runs such calls, with whatever numbers.
+Prepare = Callable[[Tensors, Numbers, Wanted], Known]
 
 
 class Calls:
     """The calls of one direction. Any number of threads may call it at once."""
 
-    def __init__(self, norm: Norm, direction: str, unusual: Unusual) -> None:
-        """`unusual`: what repeats a call that is none of kernels on tensors as they lie, else None."""
-        self._unusual = unusual
-        self._dispatcher = norm.dispatcher(direction)
-        self._attrs = tuple(attr.name for attr in norm.package.attrs)
-        self._results = tuple(self._dispatcher.direction.results)
-        records = self._dispatcher.direction.results.values()
+    def __init__(self, norm: Norm, direction: str, prepare: Prepare) -> None:
+        self._prepare = prepare
+        dispatcher = norm.dispatcher(direction)
+        self._direction = dispatcher.direction
+        self._results = tuple(self._direction.results)
+        records = self._direction.results.values()
         self._gradient_of = {record.source: place for place, record in enumerate(records)}
-        bounds = map(self._dispatcher.arguments.bounds, self._attrs)
+        bounds = (dispatcher.arguments.bounds(attr.name) for attr in norm.package.attrs)
         self._bounds = [each for each in bounds if each is not None]
         self._known: Bounded[Any, Known] = Bounded(KEPT)
         self._fast: Any = None  # those in the extension
@@ -98,17 +97,17 @@ class Calls:
                 key.append(None)
             else:
                 owner, (pointer, lies) = tensor, TORCH.seen(tensor)
-                if tensor.is_neg() or (not pointer and tensor._is_zerotensor()):
+                if is_lazy(tensor, pointer):
                     return self.run(self._resolved(tensors), numbers, wanted)
                 pointers.append(pointer)
                 key.append(lies)
         found = tuple(key)
         known = self._known.get(found) if self._allows(numbers) else None
         if known is None:
-            known = self._unusual(tensors, numbers, wanted) or self.prepare(tensors, numbers, wanted)
+            known = self._prepare(tensors, numbers, wanted)
             self._known.keep(found, known)
-        if fast is not None and (prepare := known.in_extension) is not None:
-            fast.learn(self._asked(wanted), tensors, lambda: prepare(native.EXTENSION.loaded))
+        if fast is not None and (told := known.in_extension) is not None:
+            fast.learn(self._asked(wanted), tensors, lambda: told(native.EXTENSION.loaded))
         return known.repeated(owner, tensors, numbers, pointers)
 
     def _allows(self, numbers: Numbers) -> bool:
@@ -120,16 +119,16 @@ class Calls:
 
     def _asked(self, wanted: Wanted) -> tuple[Any, ...]:
         """What is wanted, as C++ knows it."""
-        bits = sum(1 << place for place, name in enumerate(self._results) if name in wanted.names)
-        return bits, *((self._gradient_of[source], dtype) for source, dtype in wanted.types)
+        types = ((self._gradient_of[source], dtype) for source, dtype in wanted.types)
+        return mask(self._results, wanted.names), *types
 
     def _resolved(self, tensors: Tensors) -> Tensors:
         """The operands with the values that they stand for in memory: some hold the negative of these, or
         zeros that are nowhere. RuntimeError for such a state, which the results could not be written to."""
         made = []
-        for name, tensor in zip(self._dispatcher.direction.reads, tensors, strict=True):
+        for name, tensor in zip(self._direction.reads, tensors, strict=True):
             values = None if tensor is None else resolved(tensor)
-            if values is not tensor and name in self._dispatcher.direction.updated:
+            if values is not tensor and name in self._direction.updated:
                 raise RuntimeError(
                     f"state {name} is updated in place, but its memory does not hold its values: "
                     f"give {name}.resolve_neg().clone()"
@@ -137,30 +136,34 @@ class Calls:
             made.append(values)
         return tuple(made)
 
-    def prepare(
-        self,
-        tensors: tuple[Any, ...],
-        numbers: tuple[float, ...],
-        wanted: Wanted,
-        last: frozenset[str] = frozenset(),
-    ) -> Known:
-        """What makes a call again. `last`: the results whose last axis is to be PyTorch's second."""
-        dispatcher = self._dispatcher
-        given = tuple(tensor if tensor is None else tensor.detach() for tensor in tensors)
-        named = {name: each for name, each in zip(self._attrs, numbers, strict=True) if each is not None}
-        types = tuple((name, NAMES[dtype]) for name, dtype in wanted.types)
-        request = dispatcher.arguments.request(given, named)._replace(wanted=wanted.names, types=types)
-        settled = dispatcher.settle(request)
-        prepared = settled.prepared
-        places = prepared.fields([*range(len(prepared.made)), None])
-        turned = {
-            place for name, place in zip(dispatcher.direction.results, places, strict=True) if name in last
-        }
-        layouts = tuple(
-            (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
-            for place, (shape, dtype) in enumerate(prepared.made)
-        )
-        return repeated(prepared, tuple(map(self._attrs.index, prepared.numbers)), layouts)
+
+def prepare(
+    norm: Norm,
+    direction: str,
+    tensors: Tensors,
+    numbers: Numbers,
+    wanted: Wanted,
+    last: frozenset[str] = frozenset(),
+) -> Known:
+    """What makes a call of kernels again. `last`: the results whose last axis is to be PyTorch's second."""
+    dispatcher, attrs = norm.dispatcher(direction), [attr.name for attr in norm.package.attrs]
+    given = tuple(tensor if tensor is None else tensor.detach() for tensor in tensors)
+    named = {name: each for name, each in zip(attrs, numbers, strict=True) if each is not None}
+    types = tuple((name, NAMES[dtype]) for name, dtype in wanted.types)
+    request = dispatcher.arguments.request(given, named)._replace(wanted=wanted.names, types=types)
+    prepared = dispatcher.settle(request).prepared
+    places = prepared.fields([*range(len(prepared.made)), None])
+    turned = {place for name, place in zip(dispatcher.direction.results, places, strict=True) if name in last}
+    layouts = tuple(
+        (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
+        for place, (shape, dtype) in enumerate(prepared.made)
+    )
+    return repeated(prepared, tuple(map(attrs.index, prepared.numbers)), layouts)
+
+
+def mask(results: tuple[str, ...], wanted: tuple[str, ...]) -> int:
+    """Some of the results as bits."""
+    return sum(1 << place for place, name in enumerate(results) if name in wanted)
 
 
 def strides_last(shape: Shape) -> tuple[Shape, Shape]:
@@ -172,10 +175,13 @@ def strides_last(shape: Shape) -> tuple[Shape, Shape]:
 def repeated(prepared: PreparedCall, numbers: tuple[int, ...], layouts: tuple[Layout, ...]) -> Known:
     """What makes a call again, on other tensors that lie alike. `numbers`: which of a call's its launches
     take; `layouts`: of the results to make."""
-    device, fields, strided = prepared.device, prepared.fields, TORCH.strided
+    device, fields = prepared.device, prepared.fields
 
     def call(owner: Any, tensors: Tensors, given: Numbers, pointers: list[Any]) -> tuple[Any, ...]:
-        results: list[Any] = [strided(owner, device, *layout) for layout in layouts]
+        results: list[Any] = [
+            torch.empty_strided(shape, strides, dtype=dtype, device=owner.device)
+            for shape, strides, dtype in layouts
+        ]
         stream = 0 if device == HOST else TORCH.stream(owner, device)
         taken = [given[place] for place in numbers]
         pool = [*pointers, *taken, *[result.data_ptr() for result in results]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from normgen.torch.calls import Wanted
+from normgen.torch.calls import Wanted, mask
 from normgen.torch.gradients import Call, gradients
 from normgen.torch.native import EXTENSION, filled
 from normgen.torch.signature import Signature
@@ -62,8 +62,3 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
     )
     found: Fast = made.callable()
     return found
-
-
-def mask(results: tuple[str, ...], wanted: tuple[str, ...]) -> int:
-    """Some of the results as bits."""
-    return sum(1 << place for place, name in enumerate(results) if name in wanted)

@@ -15,7 +15,7 @@ from normgen.locks import cached_property
 from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
-from normgen.torch.calls import Calls, Known, Numbers, Tensors, Wanted
+from normgen.torch.calls import Calls, Known, Numbers, Tensors, Wanted, prepare
 from normgen.torch.errors import check_kinds, check_numbers, explained
 from normgen.torch.float64 import Interpreter
 from normgen.torch.imagine import imagined
@@ -130,7 +130,7 @@ class Step:
         self._channels_last = channels_last
         self._recorded: dict[Wanted, Recording] = {}
         self._read = len(direction.reads) if extra else None
-        self.calls = Calls(norm, direction.name, self._unusual)
+        self.calls = Calls(norm, direction.name, self._prepare)
 
     def derive(self) -> Derivative | None:
         """The derivative by the operands; None where there is none."""
@@ -176,13 +176,12 @@ class Step:
         return Wanted(names, tuple([(source, dtype) for source, dtype in pairs if dtype is not None]))
 
     @cached_property
-    def _last_calls(self) -> Calls | None:
-        """The calls on tensors whose channels lie innermost."""
-        norm = self._channels_last()
-        return None if norm is None else Calls(norm, self.direction.name, lambda *_: None)
+    def _last_norm(self) -> Norm | None:
+        """The norm for tensors whose channels lie innermost."""
+        return self._channels_last()
 
-    def _unusual(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Known | None:
-        """What runs calls on tensors that the kernels do not take as they lie."""
+    def _prepare(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Known:
+        """What runs calls on such tensors: kernels, mostly as the tensors lie."""
         direction = self.direction
         types = [*(tensor.dtype for tensor in tensors if tensor is not None), *dict(wanted.types).values()]
         if torch.float64 in types:
@@ -190,21 +189,14 @@ class Step:
         if _without_data(tensors):
             return Known(lambda _, given, *__: self._imagined(given, wanted))
         last = layouts.results_last(direction, tensors)
-        if not last:
-            return None
-        if self._last_calls is None:
-            plain = self._plain_calls
-            return Known(lambda _, given, values, __: self._laid(plain.run(given, values, wanted), last))
-        given = layouts.innermost(tensors, direction)
-        return self._last_calls.prepare(given, numbers, wanted, last)
+        if last and self._last_norm is not None:
+            given = layouts.innermost(tensors, direction)
+            return prepare(self._last_norm, direction.name, given, numbers, wanted, last)
+        known = prepare(self.norm, direction.name, tensors, numbers, wanted)
+        return Known(lambda *given: self._laid(known.repeated(*given), last)) if last else known
 
     def _imagined(self, tensors: Tensors, wanted: Wanted) -> tuple[Any, ...]:
         return imagined(self.direction, self.direction.reads, tensors, wanted)[: len(self.results)]
-
-    @cached_property
-    def _plain_calls(self) -> Calls:
-        """The calls on tensors however they lie."""
-        return Calls(self.norm, self.direction.name, lambda *_: None)
 
     def _laid(self, made: tuple[Any, ...], last: frozenset[str]) -> tuple[Any, ...]:
         """Results with those that are named `last` laid so."""
