@@ -6,7 +6,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from normgen.arrays.views import Library, View, is_a, plain_stream, unsupported
+from normgen.arrays.views import Library, View, is_a, packed, plain_stream, unsupported
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Shape
@@ -49,29 +49,25 @@ class Torch(Library):
             where = HOST
         else:
             raise TypeError(f"a tensor on {device} is neither on the CPU nor on a CUDA device")
-        shape, strides, pointer = tuple(array.shape), tuple(array.stride()), array.data_ptr()
-        if is_lazy(array, pointer):
+        if resolved(array) is not array:
             raise TypeError(_LAZY)
-        return View(pointer, dtype, shape, strides, False, where, self, array)
+        shape, strides = tuple(array.shape), tuple(array.stride())
+        return View(array.data_ptr(), dtype, shape, strides, False, where, self, array)
 
     def glance(self, array: Any) -> tuple[Any, Any]:
         if type(array) not in _HELD:
             _check_held(type(array))
-        if array.requires_grad and _is_recorded(array):
-            raise TypeError(_RECORDED)
-        found = self.seen(array)
-        if is_lazy(array, found[0]):
-            raise TypeError(_LAZY)
-        return found
-
-    def seen(self, array: Any) -> tuple[Any, Any]:
-        """The same, unchecked."""
         pointer = array.data_ptr()
-        return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
+        aligned = pointer & 15 if pointer else None
+        # Tensors that `look` refuses have keys of their own.
+        refused = array.is_neg() or (array.requires_grad and _is_recorded(array))
+        key = ("torch", array.shape, array.stride(), array.dtype, array.device, aligned, refused)
+        return pointer, key
 
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
         torch = sys.modules["torch"]
-        made = torch.empty(shape, dtype=element_types(torch)[dtype], device=like.device)
+        dtype_of = element_types(torch)
+        made = torch.empty_strided(shape, packed(shape), dtype=dtype_of[dtype], device=like.device)
         return made, made.data_ptr()
 
     def stream(self, array: Any, device: DeviceKey) -> int:
@@ -99,20 +95,11 @@ def _is_recorded(tensor: Any) -> bool:
 TORCH = Torch()
 
 
-def is_lazy(tensor: Any, pointer: int) -> bool:
-    """Whether the memory of a tensor does not hold its values, but their negatives, as that of the imaginary
-    part of a conjugate, or nothing, as that of the zeros of forward mode. `pointer`: its address."""
-    return tensor.is_neg() or (not pointer and _is_zero(tensor))
-
-
 def resolved(tensor: Any) -> Any:
-    """A tensor with the values of this one in memory: itself unless it is lazy."""
+    """A tensor with the values of this one in memory: itself unless it stands for other ones, as the
+    imaginary part of a conjugate and the zeros of forward mode do."""
     plain = tensor.resolve_neg()
-    return plain.clone() if _is_zero(plain) else plain
-
-
-def _is_zero(tensor: Any) -> bool:
-    return bool(getattr(tensor, "_is_zerotensor", bool)())
+    return plain.clone() if getattr(plain, "_is_zerotensor", bool)() else plain
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from normgen.arrays.torch import TORCH, is_lazy, resolved
+from normgen.arrays.torch import TORCH, resolved
 from normgen.arrays.views import packed
 from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
@@ -96,14 +96,15 @@ class Calls:
             if tensor is None:
                 key.append(None)
             else:
-                owner, (pointer, lies) = tensor, TORCH.seen(tensor)
-                if is_lazy(tensor, pointer):
-                    return self.run(self._resolved(tensors), numbers, wanted)
+                owner, (pointer, lies) = tensor, TORCH.glance(tensor)
                 pointers.append(pointer)
                 key.append(lies)
         found = tuple(key)
         known = self._known.get(found) if self._allows(numbers) else None
         if known is None:
+            given = self._resolved(tensors)
+            if any(new is not old for new, old in zip(given, tensors, strict=True)):
+                return self.run(given, numbers, wanted)
             known = self._prepare(tensors, numbers, wanted)
             self._known.keep(found, known)
         if fast is not None and (told := known.in_extension) is not None:

@@ -87,6 +87,9 @@ class TorchTensor:
     def is_neg(self) -> bool:
         return False
 
+    def resolve_neg(self) -> TorchTensor:
+        return self
+
     def _is_zerotensor(self) -> bool:
         return False
 
