@@ -2,13 +2,15 @@
 
 Blocks of a document run in order and share a folder, a shell and a Python session; the README's folder is a
 fresh checkout. In a `console` block, the lines after a command are its output, compared where there are any.
-A block that starts with `norm` is a spec, and goes into a file. A comment, `<!-- specs -->` or
-`<!-- spec: name -->`, stands before each generated part, which `--update-golden` writes.
+A block that starts with `norm` is a spec, and goes into a file, as does a Python block whose first line names
+one. A comment, `<!-- specs -->` or `<!-- explain: rmsnorm --emit ir -->`, stands before each generated part,
+which `--update-golden` writes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -33,6 +35,7 @@ from tests.conftest import HAS_TORCH
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.py)\n")
 # What a fresh checkout lacks, or what nobody reads there.
 NOT_CLONED = (".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "results", "demo-output")
 ANSWER = "answer:"
@@ -76,6 +79,7 @@ def page(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         shutil.copytree(ROOT / "specs", folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PATH", f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("NORMGEN_TUNED", "0")
     with Page(folder) as page:
         yield page
@@ -138,7 +142,10 @@ class Page:
             assert printed.strip() == wanted.strip(), f"$ {line}\n{printed}"
 
     def python(self, text: str) -> None:
-        """Run a snippet in the session, after those before it."""
+        """Run a snippet in the session, after those before it; or save it, where it is a file."""
+        if found := FILE.match(text):
+            (self.folder / found[1]).write_text(text)
+            return
         assert self._session.stdin is not None and self._session.stdout is not None
         self._session.stdin.write(json.dumps(text) + "\n")
         self._session.stdin.flush()
@@ -229,18 +236,51 @@ def spec_text(name: str) -> str:
     return "```\n" + (ROOT / "specs" / f"{name.strip()}.norm").read_text() + "```"
 
 
+def explained(command: str) -> str:
+    """What `normgen explain` prints: `SPEC OPTIONS`, or with ` ... START` up to a line that starts so."""
+    options, _, end = command.partition(" ... ")
+    lines = _printed(options)
+    last = next((n for n, line in enumerate(lines) if end and line.startswith(end)), len(lines))
+    return "\n".join(["```text", *lines[:last]]).rstrip() + "\n```"
+
+
+def kernel_lines(command: str) -> str:
+    """`SPEC OPTIONS | TEXT`: the lines of a page that have the text, without their indentation."""
+    options, _, wanted = command.partition(" | ")
+    lines = [line.strip() for line in _printed(f"{options} --emit cuda") if wanted in line]
+    return "\n".join(["```cpp", *lines, "```"])
+
+
+def kernel_text(options: str) -> str:
+    """The kernel of a page, from the comment above it to its end."""
+    lines = _printed(f"{options} --emit cuda")
+    head = next(n for n, line in enumerate(lines) if "__global__" in line)
+    first = max(n for n in range(head) if not lines[n].startswith("//")) + 1
+    last = lines.index("}", head)
+    return "\n".join(["```cpp", *lines[first : last + 1], "```"])
+
+
+def _printed(options: str) -> list[str]:
+    done = run("explain", *options.split())
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
 PARTS: dict[str, tuple[Callable[[str], str], str]] = {
     # comment -> (what makes the part, a pattern of what is there now)
     "specs": (spec_table, r"(?:\|.*\n)*"),
     "saves": (saves_table, r"(?:\|.*\n)*"),
     "spec": (spec_text, r"```\n(?:(?!```).*\n)*```\n"),
+    "explain": (explained, r"```text\n(?:(?!```).*\n)*```\n"),
+    "lines": (kernel_lines, r"```cpp\n(?:(?!```).*\n)*```\n"),
+    "kernel": (kernel_text, r"```cpp\n(?:(?!```).*\n)*```\n"),
 }
 
 
 def generated(text: str) -> str:
     """A document with its generated parts made anew."""
     for kind, (make, pattern) in PARTS.items():
-        comment = rf"(<!-- {kind}(?:: (\w+))? -->\n)\n?{pattern}"
+        comment = rf"(<!-- {kind}(?:: (.+?))? -->\n)\n?{pattern}"
         text = re.sub(comment, lambda found, make=make: f"{found[1]}\n{make(found[2] or '')}\n", text)
     return text
 
