@@ -66,6 +66,8 @@ SPECS = {
     + "update s = lerp(s, mean[B](x), 0.25)\nupdate t = max(t, max[S, D](x))\n",
     "of many rows of one element": "norm line\ninput x[D]\nstate s[D] = 1\n"
     + "output y[D] = x + s\nupdate s = 0.5 * s\n",
+    "of one row that is summed": "norm line\ninput x[D]\nstate s[D] = 1\n"
+    + "output y[D] = x + s\noutput t[] = sum[D](x + s)\nupdate s = 0.5 * s\n",
     "of all elements": ROWS + OF_A_ROW + "state s[B, S, D] = 0\nupdate s = s + mean[D](s) * x\n",
 }
 SIZES = {"B": 3, "G": 2, "C": 5, "...": 33, "S": 7, "D": 40, "E": 11}

@@ -189,6 +189,8 @@ class RowsView:
                 v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)
             v.late = self.form.late and not v.in_pieces
+            # (in-place results may lie over what has elements of each row, or of the only one)
+            v.reader = "live" if self.form is REGISTERS and (v.walks or v.once) else ""
         lay_out(streamed, "SLOTS", "SPARE" if self.form.spare else "")
         slice_bytes = [f"{v.present}int(sizeof({v.type}))" for v in streamed]
         fixed = [s for node, s in body.before if not self._walks(node)]
