@@ -16,6 +16,7 @@ from normgen.ir.program import made_of_cotangents
 from normgen.ir.show import show
 from normgen.ir.ties import computed_ties
 from normgen.kernel.access import Access, ColumnText
+from normgen.kernel.identifiers import Numbered, identifier
 from normgen.kernel.kept import costly, leaf_of, rounded
 from normgen.kernel.levels import Exponentials, Level, is_missed
 from normgen.kernel.phases import Phase, Rounded
@@ -42,7 +43,7 @@ class Body:
     ) -> None:
         plan, printer, names = text.plan, text.printer(values), text.scope()
         self._text, self._names, self._printer = text, names, printer
-        self._counter: Counter[str] = Counter()
+        self._numbered = Numbered()
         self.before: list[tuple[Expr, str]] = []  # values of the row that need no exchange
         self.phases = [Phase() for _ in levels] + [Phase()]
         self._place = {s: k + 1 for k, level in enumerate(levels) for s in level.sums}
@@ -56,7 +57,7 @@ class Body:
         gradients = made_of_cotangents([o.tensor for o in plan.operands], *roots)
         self.rates = Rates(frozenset(plan.inner), printer.names, self._uses, gradients)
         self._name_sums()
-        self.sums = Sums(plan, printer, lambda kind: names.take(self._number(kind)), self.element)
+        self.sums = Sums(plan, printer, self._take, self.element)
         self.held: list[str] = []
         self._held: set[Expr] = set()
         self.rounded: dict[str, Rounded] = {}  # by the tensor that stands for it in later passes
@@ -93,9 +94,14 @@ class Body:
         sums = ", ".join(show(s, self.known) for s in self.levels[k].sums)
         return [f"exchange {k + 1}: {sums}"]
 
-    def _number(self, kind: str) -> str:
-        self._counter[kind] += 1
-        return f"{kind}_{self._counter[kind]}"
+    def _take(self, node: Expr, otherwise: str) -> str:
+        """A new name for a value without one in the spec. `otherwise`: of what kind it is, for a value whose
+        expression is too long for a name."""
+        return self._names.take(self._numbered.of(identifier(node, self._called), otherwise))
+
+    def _called(self, node: Expr) -> str:
+        """What the spec, or the text so far, calls a value."""
+        return self._text.name_of(self.rates.leaves.get(node, node), self._printer.names)
 
     # ------------------------------------------------------------------------------------------------ rows
 
@@ -117,7 +123,7 @@ class Body:
         if self.rates.atomic(node):
             return
         text = self._printer.text(node)
-        name = self._names.claim(wanted) if wanted else self._names.take(self._number("row"))
+        name = self._names.claim(wanted) if wanted else self._take(node, "row")
         comment = self.comment(node)
         called = self._printer.names[node] = self.called(node, name)
         statement = f"{'const float ' if called == name else ''}{called} = {text};{comment}"
@@ -148,7 +154,7 @@ class Body:
         apart: dict[Expr, Expr] = {v: leaf_of(v) for v in self._compared if v in present}
         for value, leaf in apart.items():
             (text,) = self._element(phase, [value])
-            name = self._names.take(self._number("value"))
+            name = self._take(value, "value")
             phase.statements.append(f"const float {name} = {text};")
             self._printer.names[leaf] = name
         texts = self._element(phase, [_with_leaves(root, apart) for root in hoisted])
@@ -190,7 +196,7 @@ class Body:
                 continue
             binding = self._bindings.get(self._hoisted_bindings.get(n, n))
             if n in shared or uses[n] > 1 or (binding is not None and n not in hoisted):
-                name = self._names.claim(binding.name) if binding else self._names.take(self._number("value"))
+                name = self._names.claim(binding.name) if binding else self._take(n, "value")
                 phase.statements.append(f"const float {name} = {self._printer.text(n)};{self.comment(n)}")
                 self._printer.names[n] = self._printer.names[shared.get(n, n)] = name
                 temporary.append(n)
@@ -231,7 +237,7 @@ class Body:
 
     def _hold(self, node: Expr, phase: Phase) -> None:
         """Compute a value that costs much once, and keep it for the passes to come."""
-        name = f"held_{len(self.held) + len(self.rounded) + 1}"
+        name = self._take(node, "held")
         if isinstance(node, Round):
             at, kept = f"{name}[i]", Rounded(name, self._printer.c_type(node.to))
             self.rounded[leaf_of(node).tensor] = kept
@@ -247,7 +253,7 @@ class Body:
         node = self.rates.hoist(found.total.arg)
         if node not in self._held:
             return {"kept": ""}
-        kept = f"held_{len(self.held) + len(self.rounded) + 1}"
+        kept = self._take(node, "held")
         scale = self._names.take("scale")
         self._printer.names[node] = f"({kept}[item * VEC + i] * {scale})"
         self.held.append(kept)
@@ -258,7 +264,7 @@ class Body:
     def _name_sums(self) -> None:
         for level in self.levels:
             for node in level.sums:
-                name = self._names.take(self._number(node.op))
+                name = self._take(node, node.op)
                 self._printer.names[node] = self.called(node, name)
 
     def _level(self, k: int, level: Level) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import count
 
 from normgen.ir.expr import Expr, Load, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import ColumnText
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.group import without
+from normgen.kernel.identifiers import Numbered, identifier
 from normgen.kernel.levels import is_missed
 from normgen.kernel.naming import named_values
 from normgen.kernel.plan import KernelPlan
@@ -94,14 +94,17 @@ def final_groups(plan: KernelPlan) -> tuple[tuple[Result, ...], ...]:
 
 def _shared(text: KernelText, results: tuple[Result, ...], printer: Printer) -> list[str]:
     """Statements for the values that have a name, or that several results or expressions use."""
-    names, numbers = text.scope(), count(1)
+    names, numbered = text.scope(), Numbered()
     found = {n for n in printer.names if n in text.bindings and not isinstance(n, Load)}
 
     def name(node: Expr, uses: int) -> str:
         binding = text.bindings.get(node)
         if binding is None and uses < 2:
             return ""
-        return names.claim(binding.name if binding else f"value_{next(numbers)}")
+        if binding is not None:
+            return names.claim(binding.name)
+        found = identifier(node, lambda part: text.name_of(part, printer.names))
+        return names.take(numbered.of(found, "value"))
 
     return list(named_values((r.expr for r in results), printer, name, text.comment, found).values())
 

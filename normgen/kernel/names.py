@@ -112,6 +112,12 @@ class Names:
         """The symbol of a value that a user named: of the result of that name, or a new one."""
         return self._claims.pop(wanted, None) or self.take(wanted)
 
+    def wanted(self, text: str) -> str:
+        """A text with the names that its symbols are to have."""
+        while "ꞏ" in text:
+            text = _SYMBOL.sub(lambda found: self._owners[int(found[2])].wanted, text)
+        return text
+
     def settle(self, record: K) -> K:
         """The record with every symbol in it, and in its texts, spelled; the texts with heads, and folded."""
         # (heads before symbols are spelled, when what a user named looks like nothing else)

@@ -21,8 +21,8 @@ NOTHING = "0.f"  # the largest magnitude of no elements: a factor that is 0 make
 
 
 class Sums:
-    """Writes what the sums of a pass take in. `take`: a new name of a kind; `element`: the texts of values of
-    an element, whose statements it adds to the phase.
+    """Writes what the sums of a pass take in. `take`: a new name for a value of a kind; `element`: the texts
+    of values of an element, whose statements it adds to the phase.
 
     `parts`, `largest`: what the last pass of sums adds up of each part of a row, or finds the largest of, by
     what it is made of.
@@ -32,7 +32,7 @@ class Sums:
         self,
         plan: KernelPlan,
         printer: Printer,
-        take: Callable[[str], str],
+        take: Callable[[Expr, str], str],
         element: Callable[[Phase, list[Expr]], list[str]],
     ) -> None:
         self._printer, self._take, self._element = printer, take, element
@@ -43,7 +43,7 @@ class Sums:
         self.largest = self._named([c for c in plan.columns if not c.part], "largest")
 
     def _named(self, columns: list[Column], kind: str) -> dict[Expr, str]:
-        return {v: self._take(kind) for v in dict.fromkeys(v for c in columns for _, v in c.terms)}
+        return {v: self._take(v, kind) for v in dict.fromkeys(v for c in columns for _, v in c.terms)}
 
     def add(self, phase: Phase, nodes: tuple[Reduce, ...], last: bool) -> None:
         """The statements of a pass that finds these sums, the last one or not."""

@@ -12,6 +12,7 @@ from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.accumulators import Column, loads_below, needed_for
 from normgen.kernel.group import without
+from normgen.kernel.identifiers import identifier, stem_of
 from normgen.kernel.levels import Level
 from normgen.kernel.names import Names
 from normgen.kernel.phases import line_comment
@@ -143,7 +144,7 @@ class KernelText:
         wanted = self._wanted_by(column)
         firsts = {self._wanted_by(c)[0] for c in self.plan.columns}
         own = len(firsts) == len(self.plan.columns) == len(self.plan.finals)
-        stem = wanted[0] if own else f"column_{index + 1}"
+        stem = wanted[0] if own else identifier(column.value, self.name_of) or f"column_{index + 1}"
         if column.op == "moments" and isinstance(column.value, Load):
             stem = column.value.tensor
         name = f"{self.ids.get(stem, stem)}_{column.op}"
@@ -218,6 +219,13 @@ class KernelText:
     def comment(self, node: Expr) -> str:
         """Where the spec gives a value its name, as the end of a statement."""
         return line_comment(self.bindings.get(node), self.wording.source)
+
+    def name_of(self, node: Expr, names: Mapping[Expr, str] | None = None) -> str:
+        """What the spec calls a value, or else a text by what it has in place of expressions; empty where it
+        has no name."""
+        if binding := self.bindings.get(node):
+            return binding.name
+        return stem_of(self.names.wanted((names or {}).get(node, "")))
 
     def viewed(self, plan: KernelPlan, reads: list[Access]) -> KernelText:
         """The same identifiers for another plan."""

@@ -44,12 +44,16 @@ def registers_of(text: str, wanted: str = "registers") -> str:
 
 def test_a_rounded_value_takes_the_place_of_what_it_was_made_of():
     source = registers_of(AGAIN)
-    assert "held_1_words[item] = pack<x_t>(held_1);" in source
+    assert "rounded_y_words[item] = pack<x_t>(rounded_y);" in source
     last = source[source.index("// results\n") :]
-    assert "unpack(held_1_words[item], held_1);" in last and "x_words" not in last and "w_words" not in last
-    assert "y_out[i] = held_1[i];" in source  # a result of the type that it is rounded to
-    assert "y_out[i] = held_1[i];" not in registers_of(ELSEWHERE)
-    assert "held_1" not in registers_of(AGAIN, "multipass")
+    assert (
+        "unpack(rounded_y_words[item], rounded_y);" in last
+        and "x_words" not in last
+        and "w_words" not in last
+    )
+    assert "y_out[i] = rounded_y[i];" in source  # a result of the type that it is rounded to
+    assert "y_out[i] = rounded_y[i];" not in registers_of(ELSEWHERE)
+    assert "rounded_y" not in registers_of(AGAIN, "multipass")
 
 
 @pytest.mark.parametrize(

@@ -204,9 +204,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
-        float sum_1 = 0.f;
-        float sum_2 = 0.f;
-        float sum_3 = 0.f;
+        float sum_w_dy = 0.f;
+        float sum_w_dy_x_minus_mu = 0.f;
+        float sum_x_minus_mu = 0.f;
         if constexpr (WANT_DX || WANT_DW) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
@@ -230,20 +230,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
-                        const float value_1 = w[i] * dy[i];
-                        const float value_2 = x[i] - mu;
-                        sum_1 += value_1;
-                        sum_2 += value_1 * value_2;
-                        sum_3 += value_2;
+                        const float w_dy = w[i] * dy[i];
+                        const float x_minus_mu = x[i] - mu;
+                        sum_w_dy += w_dy;
+                        sum_w_dy_x_minus_mu += w_dy * x_minus_mu;
+                        sum_x_minus_mu += x_minus_mu;
                     }
                 }
             }
-            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         }
-        const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D))
-            * rstd * rstd * rstd;
-        const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
+        const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
+        const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
+            - sum_w_dy_x_minus_mu) * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float neg_mean_x_minus_mu = -if_finite(sum_x_minus_mu) * (1.f / float(size_D));
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             constexpr bool gave = WANT_DX || WANT_DW;
             if constexpr (!gave) __syncthreads();
@@ -281,10 +281,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_3 = rstd * dy[i];
-                    const float value_4 = row_3 + (x[i] - mu);
-                    dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
-                    if (WANT_DW && live) dw_sum[item * VEC + i] += value_3 * value_4;
+                    const float rstd_dy = rstd * dy[i];
+                    const float value_1 = neg_mean_x_minus_mu + (x[i] - mu);
+                    dx_out[i] = neg_mean_w_dy_rstd + w[i] * rstd_dy + row_1 * value_1;
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * value_1;
                     if (WANT_DB && live) db_sum[item * VEC + i] += dy[i];
                 }
                 if (WANT_DX && live) {
@@ -513,9 +513,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (slice > 0) bulk_wait<STAGES - 4>(&landed[stage], parity);
 
             // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
-            float sum_1 = 0.f;
-            float sum_2 = 0.f;
-            float sum_3 = 0.f;
+            float sum_w_dy = 0.f;
+            float sum_w_dy_x_minus_mu = 0.f;
+            float sum_x_minus_mu = 0.f;
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -538,15 +538,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
-                        const float value_1 = w[i] * dy[i];
-                        const float value_2 = x[i] - mu;
-                        sum_1 += value_1;
-                        sum_2 += value_1 * value_2;
-                        sum_3 += value_2;
+                        const float w_dy = w[i] * dy[i];
+                        const float x_minus_mu = x[i] - mu;
+                        sum_w_dy += w_dy;
+                        sum_w_dy_x_minus_mu += w_dy * x_minus_mu;
+                        sum_x_minus_mu += x_minus_mu;
                     }
                 }
             }
-            Team<Sum, Sum, Sum>::give(exchange, given, sum_1, sum_2, sum_3);
+            Team<Sum, Sum, Sum>::give(exchange, given, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
             given = (given + 1) % 8;
             arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
             if (arriving == 0) parity ^= 1;
@@ -559,12 +559,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             Vector<dy_t, VEC> dy_words[ITEMS];
             Vector<x_t, VEC> x_words[ITEMS];
 
-            float sum_1, sum_2, sum_3;
-            Team<Sum, Sum, Sum>::take(exchange, half, sum_1, sum_2, sum_3);
-            const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-            const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2)
-                * (1.f / float(size_D)) * rstd * rstd * rstd;
-            const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
+            float sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu;
+            Team<Sum, Sum, Sum>::take(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+            const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
+            const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
+                - sum_w_dy_x_minus_mu) * (1.f / float(size_D)) * rstd * rstd * rstd;
+            const float neg_mean_x_minus_mu = -if_finite(sum_x_minus_mu) * (1.f / float(size_D));
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
             Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
@@ -592,10 +592,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     float dx_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        const float value_3 = rstd * dy[i];
-                        const float value_4 = row_3 + (x[i] - mu);
-                        dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
-                        if (WANT_DW && live) dw_sum[item * VEC + i] += value_3 * value_4;
+                        const float rstd_dy = rstd * dy[i];
+                        const float value_1 = neg_mean_x_minus_mu + (x[i] - mu);
+                        dx_out[i] = neg_mean_w_dy_rstd + w[i] * rstd_dy + row_1 * value_1;
+                        if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * value_1;
                         if (WANT_DB && live) db_sum[item * VEC + i] += dy[i];
                     }
                     if (WANT_DX && live) {
@@ -812,9 +812,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         __syncwarp();  // lanes read what others copied
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
-        float sum_1 = 0.f;
-        float sum_2 = 0.f;
-        float sum_3 = 0.f;
+        float sum_w_dy = 0.f;
+        float sum_w_dy_x_minus_mu = 0.f;
+        float sum_x_minus_mu = 0.f;
         const auto add_up = [&](auto whole) {
             constexpr int PARTS = decltype(whole)::PARTS;
 #pragma unroll
@@ -832,21 +832,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
-                        const float value_1 = w[i] * dy[i];
-                        const float value_2 = x[i] - mu;
-                        sum_1 += value_1;
-                        sum_2 += value_1 * value_2;
-                        sum_3 += value_2;
+                        const float w_dy = w[i] * dy[i];
+                        const float x_minus_mu = x[i] - mu;
+                        sum_w_dy += w_dy;
+                        sum_w_dy_x_minus_mu += w_dy * x_minus_mu;
+                        sum_x_minus_mu += x_minus_mu;
                     }
                 }
             }
         };
         if constexpr (WANT_DX || WANT_DW) by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
-        if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
-        const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D))
-            * rstd * rstd * rstd;
-        const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
+        if constexpr (WANT_DX || WANT_DW)
+            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+        const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
+        const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
+            - sum_w_dy_x_minus_mu) * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float neg_mean_x_minus_mu = -if_finite(sum_x_minus_mu) * (1.f / float(size_D));
 
         // results
         if constexpr (TEAM <= 32) {
@@ -871,10 +872,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_3 = rstd * dy[i];
-                    const float value_4 = row_3 + (x[i] - mu);
-                    dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
-                    if (WANT_DW && live) dw_sum[item * VEC + i] += value_3 * value_4;
+                    const float rstd_dy = rstd * dy[i];
+                    const float value_1 = neg_mean_x_minus_mu + (x[i] - mu);
+                    dx_out[i] = neg_mean_w_dy_rstd + w[i] * rstd_dy + row_1 * value_1;
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * value_1;
                     if (WANT_DB && live) db_sum[item * VEC + i] += dy[i];
                 }
                 if (WANT_DX && live) {
@@ -1015,9 +1016,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             READ_RSTD ? load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest)) : 0.f;
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
-        float sum_1 = 0.f;
-        float sum_2 = 0.f;
-        float sum_3 = 0.f;
+        float sum_w_dy = 0.f;
+        float sum_w_dy_x_minus_mu = 0.f;
+        float sum_x_minus_mu = 0.f;
         if constexpr (WANT_DX || WANT_DW) {
 #pragma unroll 4
             for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
@@ -1047,19 +1048,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 unpack_or<READ_X>(x_words, 0.f, x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_1 = w[i] * dy[i];
-                    const float value_2 = x[i] - mu;
-                    sum_1 += value_1;
-                    sum_2 += value_1 * value_2;
-                    sum_3 += value_2;
+                    const float w_dy = w[i] * dy[i];
+                    const float x_minus_mu = x[i] - mu;
+                    sum_w_dy += w_dy;
+                    sum_w_dy_x_minus_mu += w_dy * x_minus_mu;
+                    sum_x_minus_mu += x_minus_mu;
                 }
             }
-            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         }
-        const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D))
-            * rstd * rstd * rstd;
-        const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
+        const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
+        const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
+            - sum_w_dy_x_minus_mu) * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float neg_mean_x_minus_mu = -if_finite(sum_x_minus_mu) * (1.f / float(size_D));
 
         // results
         const bool first = row == block;
@@ -1100,11 +1101,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             float dx_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                const float value_3 = rstd * dy[i];
-                const float value_4 = row_3 + (x[i] - mu);
-                dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
+                const float rstd_dy = rstd * dy[i];
+                const float value_1 = neg_mean_x_minus_mu + (x[i] - mu);
+                dx_out[i] = neg_mean_w_dy_rstd + w[i] * rstd_dy + row_1 * value_1;
                 if (WANT_DW && live)
-                    dw_sum[column + i] = first ? value_3 * value_4 : dw_sum[column + i] + value_3 * value_4;
+                    dw_sum[column + i] = first ? rstd_dy * value_1 : dw_sum[column + i] + rstd_dy * value_1;
                 if (WANT_DB && live) db_sum[column + i] = first ? dy[i] : db_sum[column + i] + dy[i];
             }
             if (WANT_DX && live) {

@@ -111,12 +111,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     };
     const Moments moments = team_moments<Layout>(exchange, half, each);
     const float mu = moments.mean;  // layernorm.norm:9
-    const float sum_3 = moments.centred;
-    const float sum_2 = moments.squares;
-    const float row_1 =
-        eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+    const float sum_x_minus_mu = moments.centred;
+    const float sum_x_minus_mu_squared = moments.squares;
+    const float row_1 = eps
+        + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
+        * (1.f / float(size_D));
     const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-    const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+    const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
 
     // in-place results: a thread's words hold elements of its neighbour
     if constexpr (REALIGNED && TEAM <= 32) __syncwarp();
@@ -151,7 +152,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 float y_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                    // layernorm.norm:11
+                    y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
                 }
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
@@ -339,12 +341,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         };
         const Moments moments = team_moments<Layout>(exchange, half, each);
         const float mu = moments.mean;  // layernorm.norm:9
-        const float sum_3 = moments.centred;
-        const float sum_2 = moments.squares;
-        const float row_1 =
-            eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float sum_x_minus_mu = moments.centred;
+        const float sum_x_minus_mu_squared = moments.squares;
+        const float row_1 = eps
+            + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
+            * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-        const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+        const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             fill(stage);
         }
@@ -370,7 +373,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 float y_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                    // layernorm.norm:11
+                    y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
                 }
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
@@ -519,12 +523,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     };
     const Moments moments = team_moments<Layout>(exchange, half, each);
     const float mu = moments.mean;  // layernorm.norm:9
-    const float sum_3 = moments.centred;
-    const float sum_2 = moments.squares;
-    const float row_1 =
-        eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+    const float sum_x_minus_mu = moments.centred;
+    const float sum_x_minus_mu_squared = moments.squares;
+    const float row_1 = eps
+        + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
+        * (1.f / float(size_D));
     const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-    const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+    const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
 
     // results
 #pragma unroll
@@ -543,7 +548,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                // layernorm.norm:11
+                y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
             }
             if constexpr (WANT_Y) {
                 Rows::write(y_row_tile + team * LENGTH + column, pack<y_t>(y_out));
@@ -672,12 +678,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         };
         const Moments moments = team_moments<Layout, TURN>(exchange, half, each);
         const float mu = moments.mean;  // layernorm.norm:9
-        const float sum_3 = moments.centred;
-        const float sum_2 = moments.squares;
-        const float row_1 =
-            eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float sum_x_minus_mu = moments.centred;
+        const float sum_x_minus_mu_squared = moments.squares;
+        const float row_1 = eps
+            + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
+            * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-        const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+        const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
@@ -720,7 +727,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                         float y_out[VEC];
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
-                            y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                            // layernorm.norm:11
+                            y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
                         }
                         if (WANT_Y && live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
@@ -896,12 +904,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 
             const Moments moments = merge_warps<Layout>(exchange, half);
             const float mu = moments.mean;  // layernorm.norm:9
-            const float sum_3 = moments.centred;
-            const float sum_2 = moments.squares;
-            const float row_1 =
-                eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+            const float sum_x_minus_mu = moments.centred;
+            const float sum_x_minus_mu_squared = moments.squares;
+            const float row_1 = eps
+                + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
+                * (1.f / float(size_D));
             const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-            const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+            const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
             Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
@@ -924,7 +933,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     float y_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                        // layernorm.norm:11
+                        y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
                     }
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
@@ -1026,12 +1036,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         }
         const Moments moments = running.over_team<TEAM, VEC, LENGTH>(exchange, half);
         const float mu = moments.mean;  // layernorm.norm:9
-        const float sum_3 = moments.centred;
-        const float sum_2 = moments.squares;
-        const float row_1 =
-            eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float sum_x_minus_mu = moments.centred;
+        const float sum_x_minus_mu_squared = moments.squares;
+        const float row_1 = eps
+            + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
+            * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-        const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+        const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
 
         // results
         constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0,
@@ -1070,7 +1081,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 float y_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                    // layernorm.norm:11
+                    y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
                 }
                 if (WANT_Y && live) {
                     store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, pack<y_t>(y_out));

@@ -161,9 +161,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         if constexpr (AHEAD) ask(tile + blocks_per_segment);
 
         // exchange 1: sum[C](w * dy), sum[C](w * dy * minus(x, mu)), sum[C](minus(x, mu))
-        float sum_1[VEC] = {};
-        float sum_2[VEC] = {};
-        float sum_3[VEC] = {};
+        float sum_w_dy[VEC] = {};
+        float sum_w_dy_x_minus_mu[VEC] = {};
+        float sum_x_minus_mu[VEC] = {};
         if constexpr (WANT_DX || WANT_DW) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
@@ -175,23 +175,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     unpack_or<READ_X>(x_words[item], 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        const float value_1 = w[item] * dy[i];
-                        const float value_2 = x[i] - mu[i];
-                        sum_1[i] += value_1;
-                        sum_2[i] += value_1 * value_2;
-                        sum_3[i] += value_2;
+                        const float w_dy = w[item] * dy[i];
+                        const float x_minus_mu = x[i] - mu[i];
+                        sum_w_dy[i] += w_dy;
+                        sum_w_dy_x_minus_mu[i] += w_dy * x_minus_mu;
+                        sum_x_minus_mu[i] += x_minus_mu;
                     }
                 }
             }
-            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
+            Columns<Sum, Sum, Sum>::reduce(exchange, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         }
-        float row_1[VEC], row_2[VEC], row_3[VEC];
+        float neg_mean_w_dy_rstd[VEC], row_1[VEC], neg_mean_x_minus_mu[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
-            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i])
-                * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
-            row_3[i] = -if_finite(sum_3[i]) * (1.f / float(size_C));
+            neg_mean_w_dy_rstd[i] = -sum_w_dy[i] * (1.f / float(size_C)) * rstd[i];
+            row_1[i] = (sum_w_dy[i] * if_finite(sum_x_minus_mu[i]) * (1.f / float(size_C))
+                - sum_w_dy_x_minus_mu[i]) * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
+            neg_mean_x_minus_mu[i] = -if_finite(sum_x_minus_mu[i]) * (1.f / float(size_C));
         }
 
         // results
@@ -208,10 +208,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_3 = rstd[i] * dy[i];
-                    const float value_4 = row_3[i] + (x[i] - mu[i]);
-                    dx_out[i] = row_1[i] + w[item] * value_3 + row_2[i] * value_4;
-                    if (WANT_DW && live) dw_sum[item] += value_3 * value_4;
+                    const float rstd_dy = rstd[i] * dy[i];
+                    const float value_1 = neg_mean_x_minus_mu[i] + (x[i] - mu[i]);
+                    dx_out[i] = neg_mean_w_dy_rstd[i] + w[item] * rstd_dy + row_1[i] * value_1;
+                    if (WANT_DW && live) dw_sum[item] += rstd_dy * value_1;
                     if (WANT_DB && live) db_sum[item] += dy[i];
                 }
                 if (WANT_DX && live) {
@@ -323,9 +323,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
 
         // exchange 1: sum[C](w * dy), sum[C](w * dy * minus(x, mu)), sum[C](minus(x, mu))
-        float sum_1[VEC] = {};
-        float sum_2[VEC] = {};
-        float sum_3[VEC] = {};
+        float sum_w_dy[VEC] = {};
+        float sum_w_dy_x_minus_mu[VEC] = {};
+        float sum_x_minus_mu[VEC] = {};
         if constexpr (WANT_DX || WANT_DW) {
 #pragma unroll 4
             for (int element = member; element < LENGTH; element += TEAM) {
@@ -345,23 +345,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        const float value_1 = w * dy[i];
-                        const float value_2 = x[i] - mu[i];
-                        sum_1[i] += value_1;
-                        sum_2[i] += value_1 * value_2;
-                        sum_3[i] += value_2;
+                        const float w_dy = w * dy[i];
+                        const float x_minus_mu = x[i] - mu[i];
+                        sum_w_dy[i] += w_dy;
+                        sum_w_dy_x_minus_mu[i] += w_dy * x_minus_mu;
+                        sum_x_minus_mu[i] += x_minus_mu;
                     }
                 }
             }
-            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
+            Columns<Sum, Sum, Sum>::reduce(exchange, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         }
-        float row_1[VEC], row_2[VEC], row_3[VEC];
+        float neg_mean_w_dy_rstd[VEC], row_1[VEC], neg_mean_x_minus_mu[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
-            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i])
-                * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
-            row_3[i] = -if_finite(sum_3[i]) * (1.f / float(size_C));
+            neg_mean_w_dy_rstd[i] = -sum_w_dy[i] * (1.f / float(size_C)) * rstd[i];
+            row_1[i] = (sum_w_dy[i] * if_finite(sum_x_minus_mu[i]) * (1.f / float(size_C))
+                - sum_w_dy_x_minus_mu[i]) * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
+            neg_mean_x_minus_mu[i] = -if_finite(sum_x_minus_mu[i]) * (1.f / float(size_C));
         }
 
         // results
@@ -386,10 +386,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_3 = rstd[i] * dy[i];
-                    const float value_4 = row_3[i] + (x[i] - mu[i]);
-                    dx_out[i] = row_1[i] + w * value_3 + row_2[i] * value_4;
-                    if (WANT_DW) dw_sum_part += value_3 * value_4;
+                    const float rstd_dy = rstd[i] * dy[i];
+                    const float value_1 = neg_mean_x_minus_mu[i] + (x[i] - mu[i]);
+                    dx_out[i] = neg_mean_w_dy_rstd[i] + w * rstd_dy + row_1[i] * value_1;
+                    if (WANT_DW) dw_sum_part += rstd_dy * value_1;
                     if (WANT_DB) db_sum_part += dy[i];
                 }
                 if (WANT_DX && live) {

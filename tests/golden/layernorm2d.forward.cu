@@ -104,15 +104,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     };
     const VectorMoments<VEC> moments = column_moments<LENGTH>(exchange, each);
     const float(&mu)[VEC] = moments.mean;  // layernorm2d.norm:9
-    const float(&sum_3)[VEC] = moments.centred;
-    const float(&sum_2)[VEC] = moments.squares;
-    float row_1[VEC], rstd[VEC], row_2[VEC];
+    const float(&sum_x_minus_mu)[VEC] = moments.centred;
+    const float(&sum_x_minus_mu_squared)[VEC] = moments.squares;
+    float row_1[VEC], rstd[VEC], neg_mean_x_minus_mu_rstd[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        row_1[i] =
-            eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
+        row_1[i] = eps
+            + maximum(sum_x_minus_mu_squared[i] - square(sum_x_minus_mu[i]) * (1.f / float(size_C)), 0.f)
+            * (1.f / float(size_C));
         rstd[i] = rsqrtf(row_1[i]);  // layernorm2d.norm:10
-        row_2[i] = -sum_3[i] * (1.f / float(size_C)) * rstd[i];
+        neg_mean_x_minus_mu_rstd[i] = -sum_x_minus_mu[i] * (1.f / float(size_C)) * rstd[i];
     }
 
     // results
@@ -126,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b[item] + w[item] * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // layernorm2d.norm:11
+                // layernorm2d.norm:11
+                y_out[i] = b[item] + w[item] * (neg_mean_x_minus_mu_rstd[i] + rstd[i] * (x[i] - mu[i]));
             }
             if (WANT_Y && live) {
                 store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
@@ -219,15 +221,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     }
     const VectorMoments<VEC> moments = running.over_team<LENGTH>(exchange);
     const float(&mu)[VEC] = moments.mean;  // layernorm2d.norm:9
-    const float(&sum_3)[VEC] = moments.centred;
-    const float(&sum_2)[VEC] = moments.squares;
-    float row_1[VEC], rstd[VEC], row_2[VEC];
+    const float(&sum_x_minus_mu)[VEC] = moments.centred;
+    const float(&sum_x_minus_mu_squared)[VEC] = moments.squares;
+    float row_1[VEC], rstd[VEC], neg_mean_x_minus_mu_rstd[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        row_1[i] =
-            eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
+        row_1[i] = eps
+            + maximum(sum_x_minus_mu_squared[i] - square(sum_x_minus_mu[i]) * (1.f / float(size_C)), 0.f)
+            * (1.f / float(size_C));
         rstd[i] = rsqrtf(row_1[i]);  // layernorm2d.norm:10
-        row_2[i] = -sum_3[i] * (1.f / float(size_C)) * rstd[i];
+        neg_mean_x_minus_mu_rstd[i] = -sum_x_minus_mu[i] * (1.f / float(size_C)) * rstd[i];
     }
 
     // results
@@ -241,7 +244,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b + w * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // layernorm2d.norm:11
+                // layernorm2d.norm:11
+                y_out[i] = b + w * (neg_mean_x_minus_mu_rstd[i] + rstd[i] * (x[i] - mu[i]));
             }
             if (WANT_Y && live) {
                 store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));

@@ -804,7 +804,7 @@ rmsnorm_backward_pipeline(
         }
 
         // exchange 1: sum[D](w * dy * x)
-        float sum_1 = 0.f;
+        float sum_w_dy_x = 0.f;
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -817,12 +817,12 @@ rmsnorm_backward_pipeline(
                 unpack(x_words[item], x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    sum_1 += w[i] * dy[i] * x[i];
+                    sum_w_dy_x += w[i] * dy[i] * x[i];
                 }
             }
         }
-        Team<Sum>::reduce(exchange, half, sum_1);
-        const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
+        Team<Sum>::reduce(exchange, half, sum_w_dy_x);
+        const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
         // every warp has read its part of the row before it contributed
         fill(stage);
 
@@ -841,9 +841,9 @@ rmsnorm_backward_pipeline(
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_1 = rstd * dy[i];
-                    dx_out[i] = w[i] * value_1 - row_1 * x[i];
-                    dw_sum[item * VEC + i] += value_1 * x[i];
+                    const float rstd_dy = rstd * dy[i];
+                    dx_out[i] = w[i] * rstd_dy - mean_w_dy_x_rstd3 * x[i];
+                    dw_sum[item * VEC + i] += rstd_dy * x[i];
                 }
                 const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                 Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);

@@ -454,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     }
 
     // exchange 1: sum[D](x^2)
-    float sum_1 = 0.f;
+    float sum_x2 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -462,12 +462,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         unpack(x_words[item], x);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            sum_1 += square(x[i]);
+            sum_x2 += square(x[i]);
         }
     }
-    Team<Sum>::reduce(exchange, half, sum_1);
-    const float row_1 = eps + sum_1 * (1.f / float(size_D));
-    const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+    Team<Sum>::reduce(exchange, half, sum_x2);
+    const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+    const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
     // no load may pass a store: what rows share is loaded for some vectors together
     constexpr int TOGETHER = ITEMS;

@@ -124,13 +124,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     if constexpr (READ_X)
         Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G));
     join_exchange<TEAM, THREADS>();
-    float part_1[ITEMS] = {};
-    float part_2[ITEMS] = {};
+    float dy_[ITEMS] = {};
+    float dy_x_minus_mu[ITEMS] = {};
 
     // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
-    float sum_1 = 0.f;
-    float sum_2 = 0.f;
-    float sum_3 = 0.f;
+    float sum_w_dy = 0.f;
+    float sum_w_dy_x_minus_mu = 0.f;
+    float sum_x_minus_mu = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -143,24 +143,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 if (Layout::beyond(item, column + i)) continue;
-                const float value_1 = x[i] - mu;
-                part_1[item] += dy[i];
-                part_2[item] += dy[i] * value_1;
-                sum_3 += value_1;
+                const float x_minus_mu = x[i] - mu;
+                dy_[item] += dy[i];
+                dy_x_minus_mu[item] += dy[i] * x_minus_mu;
+                sum_x_minus_mu += x_minus_mu;
             }
-            sum_1 += w * part_1[item];
-            sum_2 += w * part_2[item];
+            sum_w_dy += w * dy_[item];
+            sum_w_dy_x_minus_mu += w * dy_x_minus_mu[item];
         }
     }
-    if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
-    if constexpr (WANT_DW) add_runs<RUN>(part_2);
-    if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
-    const float row_1 = -if_finite(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C)))
-        * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd
-        * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2)
-        * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
+    if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(dy_);
+    if constexpr (WANT_DW) add_runs<RUN>(dy_x_minus_mu);
+    if constexpr (WANT_DX || WANT_DW)
+        Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+    const float neg_mean_x_minus_mu_rstd =
+        -if_finite(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_1 = -if_finite(sum_x_minus_mu) * (1.f / square(float(size_rest)))
+        * (1.f / square(float(size_C))) * rstd
+        * (if_finite(sum_x_minus_mu) * sum_w_dy * (1.f / float(size_rest)) * (1.f / float(size_C))
+        - sum_w_dy_x_minus_mu) * rstd * rstd
+        - sum_w_dy * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_2 = (if_finite(sum_x_minus_mu) * sum_w_dy * (1.f / float(size_rest))
+        * (1.f / float(size_C)) - sum_w_dy_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C))
+        * rstd * rstd * rstd;
 
     // in-place results: a thread's words hold elements of its neighbour
     if constexpr (REALIGNED && TEAM <= 32) __syncwarp();
@@ -180,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
             const float w = w_parts[item];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                dx_out[i] = row_2 + row_3 * (x[i] - mu) + rstd * w * dy[i];
+                dx_out[i] = row_1 + row_2 * (x[i] - mu) + rstd * w * dy[i];
             }
             if (WANT_DX && live) {
                 const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
@@ -197,10 +202,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     }
     if constexpr (WANT_DW)
         put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live,
-            [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
+            [&](int i) { return neg_mean_x_minus_mu_rstd * dy_[i] + rstd * dy_x_minus_mu[i]; });
     if constexpr (WANT_DB)
         put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live,
-            [&](int i) { return part_1[i]; });
+            [&](int i) { return dy_[i]; });
     programmatic_launch<PROGRAMMATIC>();
 }
 
@@ -331,14 +336,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             ? load_scalar(mu_ptr + at_B * mu_stride_B + row_offset<offset_t>(at_G, mu_stride_G)) : 0.f;
         const float rstd = READ_RSTD
             ? load_scalar(rstd_ptr + at_B * rstd_stride_B + row_offset<offset_t>(at_G, rstd_stride_G)) : 0.f;
-        float part_1[ITEMS] = {};
-        float part_2[ITEMS] = {};
+        float dy_[ITEMS] = {};
+        float dy_x_minus_mu[ITEMS] = {};
         async_wait<0>();
 
         // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
-        float sum_1 = 0.f;
-        float sum_2 = 0.f;
-        float sum_3 = 0.f;
+        float sum_w_dy = 0.f;
+        float sum_w_dy_x_minus_mu = 0.f;
+        float sum_x_minus_mu = 0.f;
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -363,23 +368,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
-                    const float value_1 = x[i] - mu;
-                    part_1[item] += dy[i];
-                    part_2[item] += dy[i] * value_1;
-                    sum_3 += value_1;
+                    const float x_minus_mu = x[i] - mu;
+                    dy_[item] += dy[i];
+                    dy_x_minus_mu[item] += dy[i] * x_minus_mu;
+                    sum_x_minus_mu += x_minus_mu;
                 }
-                sum_1 += w * part_1[item];
-                sum_2 += w * part_2[item];
+                sum_w_dy += w * dy_[item];
+                sum_w_dy_x_minus_mu += w * dy_x_minus_mu[item];
             }
         }
-        if constexpr (WANT_DX || WANT_DW) exchange.reduce<Sum, Sum, Sum>(half, sum_1, sum_2, sum_3);
-        const float row_1 = -if_finite(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-        const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest)))
+        if constexpr (WANT_DX || WANT_DW)
+            exchange.reduce<Sum, Sum, Sum>(half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+        const float neg_mean_x_minus_mu_rstd =
+            -if_finite(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+        const float row_1 = -if_finite(sum_x_minus_mu) * (1.f / square(float(size_rest)))
             * (1.f / square(float(size_C))) * rstd
-            * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd
-            * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-        const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C))
-            - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
+            * (if_finite(sum_x_minus_mu) * sum_w_dy * (1.f / float(size_rest)) * (1.f / float(size_C))
+            - sum_w_dy_x_minus_mu) * rstd * rstd
+            - sum_w_dy * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+        const float row_2 = (if_finite(sum_x_minus_mu) * sum_w_dy * (1.f / float(size_rest))
+            * (1.f / float(size_C)) - sum_w_dy_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C))
+            * rstd * rstd * rstd;
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
@@ -416,7 +425,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                     const float w = w_parts[0];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        dx_out[i] = row_2 + row_3 * (x[i] - mu) + rstd * w * dy[i];
+                        dx_out[i] = row_1 + row_2 * (x[i] - mu) + rstd * w * dy[i];
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
@@ -431,14 +440,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G),
                     dx_packed, lane, live);
             }
-            if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
-            if constexpr (WANT_DW) add_runs<RUN>(part_2);
+            if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(dy_);
+            if constexpr (WANT_DW) add_runs<RUN>(dy_x_minus_mu);
             if constexpr (WANT_DW)
                 put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live,
-                    [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
+                    [&](int i) { return neg_mean_x_minus_mu_rstd * dy_[i] + rstd * dy_x_minus_mu[i]; });
             if constexpr (WANT_DB)
                 put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live,
-                    [&](int i) { return part_1[i]; });
+                    [&](int i) { return dy_[i]; });
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();

@@ -116,15 +116,15 @@ groupnorm_channels_last_backward_registers(
     const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G) : 0.f;
     join_exchange<TEAM, THREADS>();
     using Places = PiecePlaces<Layout, TEAM, THREADS, VEC, size_C>;
-    __shared__ __align__(16) float part_1_places[(WANT_DW || WANT_DB) ? THREADS * VEC : 1];
-    __shared__ __align__(16) float part_2_places[WANT_DW ? THREADS * VEC : 1];
-    float part_1[VEC] = {};
-    float part_2[VEC] = {};
+    __shared__ __align__(16) float dy__places[(WANT_DW || WANT_DB) ? THREADS * VEC : 1];
+    __shared__ __align__(16) float dy_x_minus_mu_places[WANT_DW ? THREADS * VEC : 1];
+    float dy_[VEC] = {};
+    float dy_x_minus_mu[VEC] = {};
 
     // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
-    float sum_1 = 0.f;
-    float sum_2 = 0.f;
-    float sum_3 = 0.f;
+    float sum_w_dy = 0.f;
+    float sum_w_dy_x_minus_mu = 0.f;
+    float sum_x_minus_mu = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -136,10 +136,10 @@ groupnorm_channels_last_backward_registers(
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 if (Layout::beyond(item, column + i)) continue;
-                const float value_1 = x[i] - mu;
-                part_1[i] += dy[i];
-                part_2[i] += dy[i] * value_1;
-                sum_3 += value_1;
+                const float x_minus_mu = x[i] - mu;
+                dy_[i] += dy[i];
+                dy_x_minus_mu[i] += dy[i] * x_minus_mu;
+                sum_x_minus_mu += x_minus_mu;
             }
         }
     }
@@ -148,19 +148,24 @@ groupnorm_channels_last_backward_registers(
         unpack_or<READ_W>(w_words[0], 1.f, w);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            sum_1 += w[i] * part_1[i];
-            sum_2 += w[i] * part_2[i];
+            sum_w_dy += w[i] * dy_[i];
+            sum_w_dy_x_minus_mu += w[i] * dy_x_minus_mu[i];
         }
     }
-    if constexpr (WANT_DW || WANT_DB) Places::put(part_1_places, part_1);
-    if constexpr (WANT_DW) Places::put(part_2_places, part_2);
-    if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
-    const float row_1 = -if_finite(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C)))
-        * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd
-        * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2)
-        * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
+    if constexpr (WANT_DW || WANT_DB) Places::put(dy__places, dy_);
+    if constexpr (WANT_DW) Places::put(dy_x_minus_mu_places, dy_x_minus_mu);
+    if constexpr (WANT_DX || WANT_DW)
+        Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+    const float neg_mean_x_minus_mu_rstd =
+        -if_finite(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_1 = -if_finite(sum_x_minus_mu) * (1.f / square(float(size_rest)))
+        * (1.f / square(float(size_C))) * rstd
+        * (if_finite(sum_x_minus_mu) * sum_w_dy * (1.f / float(size_rest)) * (1.f / float(size_C))
+        - sum_w_dy_x_minus_mu) * rstd * rstd
+        - sum_w_dy * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_2 = (if_finite(sum_x_minus_mu) * sum_w_dy * (1.f / float(size_rest))
+        * (1.f / float(size_C)) - sum_w_dy_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C))
+        * rstd * rstd * rstd;
 
     // results
 #pragma unroll
@@ -181,7 +186,7 @@ groupnorm_channels_last_backward_registers(
             float dx_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                dx_out[i] = row_2 + row_3 * (x[i] - mu) + rstd * w[i] * dy[i];
+                dx_out[i] = row_1 + row_2 * (x[i] - mu) + rstd * w[i] * dy[i];
             }
             if (WANT_DX && live) {
                 Layout::store_vector(dx_ptr
@@ -192,16 +197,16 @@ groupnorm_channels_last_backward_registers(
     }
     if constexpr (WANT_DW || WANT_DB) {
         __syncthreads();  // every thread has put what it has
-        if constexpr (WANT_DW || WANT_DB) Places::add(part_1_places);
-        if constexpr (WANT_DW) Places::add(part_2_places);
+        if constexpr (WANT_DW || WANT_DB) Places::add(dy__places);
+        if constexpr (WANT_DW) Places::add(dy_x_minus_mu_places);
         __syncthreads();  // every share of them is added up
         if constexpr (WANT_DW)
             Places::leave(dw_sum_partial, rows, row, lane,
-                [&](int place) { return row_1 * Places::total(part_1_places, place)
-                + rstd * Places::total(part_2_places, place); });
+                [&](int place) { return neg_mean_x_minus_mu_rstd * Places::total(dy__places, place)
+                + rstd * Places::total(dy_x_minus_mu_places, place); });
         if constexpr (WANT_DB)
             Places::leave(db_sum_partial, rows, row, lane,
-                [&](int place) { return Places::total(part_1_places, place); });
+                [&](int place) { return Places::total(dy__places, place); });
     }
     programmatic_launch<PROGRAMMATIC>();
 }

@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
         ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
     const float running_var = READ_RUNNING_VAR && live && lane == 0
         ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
-    const float row_4 = momentum - 1.f;
+    const float momentum_minus_one = momentum - 1.f;
     join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
@@ -113,21 +113,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     };
     const Moments moments = team_moments<Layout>(exchange, half, each);
     const float mu = moments.mean;  // batchnorm.norm:14
-    const float sum_3 = moments.centred;
-    const float sum_2 = moments.squares;
-    const float row_1 =
-        maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
+    const float sum_x_minus_mu = moments.centred;
+    const float sum_x_minus_mu_squared = moments.squares;
+    const float row_1 = maximum(sum_x_minus_mu_squared
+        - square(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
     const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
-    const float row_2 = eps + var;
-    const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
-    const float row_3 = mu - running_mean;
-    const float row_5 = momentum < 0.5f ? running_mean + momentum * row_3 : row_4 * row_3 + mu;
+    const float var_plus_eps = eps + var;
+    const float rstd = rsqrtf(var_plus_eps);  // batchnorm.norm:16
+    const float mu_minus_running_mean = mu - running_mean;
+    const float row_2 = momentum < 0.5f ? running_mean + momentum * mu_minus_running_mean
+        : momentum_minus_one * mu_minus_running_mean + mu;
     // batchnorm.norm:19
     const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);
-    const float row_6 = unbiased - running_var;
-    const float row_7 = momentum < 0.5f ? running_var + momentum * row_6 : row_4 * row_6 + unbiased;
-    const float row_8 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
-    const float row_9 = w * rstd;
+    const float unbiased_minus_running_var = unbiased - running_var;
+    const float row_3 = momentum < 0.5f ? running_var + momentum * unbiased_minus_running_var
+        : momentum_minus_one * unbiased_minus_running_var + unbiased;
+    const float row_4 = b - sum_x_minus_mu * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
+    const float w_rstd = w * rstd;
 
     // results
 #pragma unroll
@@ -142,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = row_8 + row_9 * (x[i] - mu);  // batchnorm.norm:17
+                y_out[i] = row_4 + w_rstd * (x[i] - mu);  // batchnorm.norm:17
             }
             if (WANT_Y && live) {
                 Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place),
@@ -157,10 +159,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
         store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
     }
     if (WANT_RUNNING_MEAN && live && lane == 0) {
-        store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_5);
+        store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_2);
     }
     if (WANT_RUNNING_VAR && live && lane == 0) {
-        store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_7);
+        store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_3);
     }
     programmatic_launch<PROGRAMMATIC>();
 }
@@ -273,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
             ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
         const float running_var = READ_RUNNING_VAR && live && lane == 0
             ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
-        const float row_4 = momentum - 1.f;
+        const float momentum_minus_one = momentum - 1.f;
         async_wait<0>();
 
         // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
@@ -297,21 +299,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
         };
         const Moments moments = team_moments<Layout, TURN>(exchange, half, each);
         const float mu = moments.mean;  // batchnorm.norm:14
-        const float sum_3 = moments.centred;
-        const float sum_2 = moments.squares;
-        const float row_1 =
-            maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
+        const float sum_x_minus_mu = moments.centred;
+        const float sum_x_minus_mu_squared = moments.squares;
+        const float row_1 = maximum(sum_x_minus_mu_squared
+            - square(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
         const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
-        const float row_2 = eps + var;
-        const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
-        const float row_3 = mu - running_mean;
-        const float row_5 = momentum < 0.5f ? running_mean + momentum * row_3 : row_4 * row_3 + mu;
+        const float var_plus_eps = eps + var;
+        const float rstd = rsqrtf(var_plus_eps);  // batchnorm.norm:16
+        const float mu_minus_running_mean = mu - running_mean;
+        const float row_2 = momentum < 0.5f ? running_mean + momentum * mu_minus_running_mean
+            : momentum_minus_one * mu_minus_running_mean + mu;
         // batchnorm.norm:19
         const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);
-        const float row_6 = unbiased - running_var;
-        const float row_7 = momentum < 0.5f ? running_var + momentum * row_6 : row_4 * row_6 + unbiased;
-        const float row_8 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
-        const float row_9 = w * rstd;
+        const float unbiased_minus_running_var = unbiased - running_var;
+        const float row_3 = momentum < 0.5f ? running_var + momentum * unbiased_minus_running_var
+            : momentum_minus_one * unbiased_minus_running_var + unbiased;
+        const float row_4 = b - sum_x_minus_mu * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
+        const float w_rstd = w * rstd;
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
@@ -336,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                     float y_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        y_out[i] = row_8 + row_9 * (x[i] - mu);  // batchnorm.norm:17
+                        y_out[i] = row_4 + w_rstd * (x[i] - mu);  // batchnorm.norm:17
                     }
                     if (WANT_Y && live) {
                         Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place),
@@ -351,10 +355,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
             }
             if (WANT_RUNNING_MEAN && live && lane == 0) {
-                store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_5);
+                store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_2);
             }
             if (WANT_RUNNING_VAR && live && lane == 0) {
-                store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_7);
+                store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_3);
             }
         }
     } while (exchange.away);

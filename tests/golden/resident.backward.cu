@@ -160,9 +160,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
         const unsigned int zero = exchange.all_asked();
         exchange.begin();
-        float sum_1[ITEMS * VEC] = {};
-        float sum_2[ITEMS * VEC] = {};
-        float sum_3[ITEMS * VEC] = {};
+        float sum_dy[ITEMS * VEC] = {};
+        float sum_dy_x_minus_mu[ITEMS * VEC] = {};
+        float sum_x_minus_mu[ITEMS * VEC] = {};
 #pragma unroll
         for (int turn = 0; turn < HELD; ++turn) {
             {
@@ -191,10 +191,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
                                 const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                                const float value_1 = x[i] - mu;
-                                if (WANT_DX && live) sum_1[item * VEC + i] += dy[i];
-                                if (WANT_DX && live) sum_2[item * VEC + i] += dy[i] * value_1;
-                                if (WANT_DX && live) sum_3[item * VEC + i] += value_1;
+                                const float x_minus_mu = x[i] - mu;
+                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
+                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                if (WANT_DX && live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
                             }
                         }
                     }
@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 async_commit();
             }
         }
-        summed_so_far(sum_1[0]);
+        summed_so_far(sum_dy[0]);
         int place = 0;
 #pragma unroll UNROLLED
         for (int turn = 0; turn < PLACED; ++turn) {
@@ -249,10 +249,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
                                 const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                                const float value_1 = x[i] - mu;
-                                if (WANT_DX && live) sum_1[item * VEC + i] += dy[i];
-                                if (WANT_DX && live) sum_2[item * VEC + i] += dy[i] * value_1;
-                                if (WANT_DX && live) sum_3[item * VEC + i] += value_1;
+                                const float x_minus_mu = x[i] - mu;
+                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
+                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                if (WANT_DX && live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
                             }
                         }
                     }
@@ -282,20 +282,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 
         // the sums of this slice
         if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_1, team, lane);
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_dy, team, lane);
         if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH, sum_2, team,
-                lane);
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH,
+                sum_dy_x_minus_mu, team, lane);
         if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_3, team,
-                lane);
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_x_minus_mu,
+                team, lane);
         fold_columns<3, GROUPS, size_C, THREADS>(own, [&](int column, float (&all)[3]) {
                 const index_t at_C = column % size_C;
                 const index_t at_G = column / size_C;
-                const float value_1 = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
+                const float w_ = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
                 all[0] += columns[2 * LENGTH + column];
-                all[1] += columns[1 * LENGTH + column] * value_1;
-                all[2] += columns[column] * value_1;
+                all[1] += columns[1 * LENGTH + column] * w_;
+                all[2] += columns[column] * w_;
         });
         exchange.publish([&](int k) { return own[k]; });
     } while (exchange.away);
@@ -320,18 +320,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
         const index_t at_C = column % size_C;
         const index_t at_G = column / size_C;
-        const float value_1 = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
+        const float rstd_ = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
         if constexpr (WANT_DW)
             dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C]
-                * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1
-                - columns[1 * LENGTH + column] * value_1;
+                * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd_
+                - columns[1 * LENGTH + column] * rstd_;
         if constexpr (WANT_DB) db_sum_partial[index_t(blockIdx.x) * LENGTH + column] = columns[column];
-        factors[column] = -table[2 * GROUPS + column / size_C] * value_1
+        factors[column] = -table[2 * GROUPS + column / size_C] * rstd_
             - table[column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C))
-            * table[1 * GROUPS + column / size_C] * value_1 * value_1 * value_1;
-        factors[1 * LENGTH + column] = value_1 * (HAS_W ? load_scalar(w_ptr + column) : 1.f);
+            * table[1 * GROUPS + column / size_C] * rstd_ * rstd_ * rstd_;
+        factors[1 * LENGTH + column] = rstd_ * (HAS_W ? load_scalar(w_ptr + column) : 1.f);
         factors[2 * LENGTH + column] = table[1 * GROUPS + column / size_C] * (1.f / float(size_rest))
-            * (1.f / float(size_C)) * value_1 * value_1 * value_1;
+            * (1.f / float(size_C)) * rstd_ * rstd_ * rstd_;
     }
     __syncthreads();
     float factor_1[ITEMS * VEC];

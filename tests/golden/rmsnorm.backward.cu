@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](w * dy * x)
-        float sum_1 = 0.f;
+        float sum_w_dy_x = 0.f;
         if constexpr (WANT_DX) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
@@ -210,13 +210,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
-                        sum_1 += w[i] * dy[i] * x[i];
+                        sum_w_dy_x += w[i] * dy[i] * x[i];
                     }
                 }
             }
-            Team<Sum>::reduce(exchange, half, sum_1);
+            Team<Sum>::reduce(exchange, half, sum_w_dy_x);
         }
-        const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             constexpr bool gave = WANT_DX;
             if constexpr (!gave) __syncthreads();
@@ -253,9 +253,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_1 = rstd * dy[i];
-                    dx_out[i] = w[i] * value_1 - row_1 * x[i];
-                    if (WANT_DW && live) dw_sum[item * VEC + i] += value_1 * x[i];
+                    const float rstd_dy = rstd * dy[i];
+                    dx_out[i] = w[i] * rstd_dy - mean_w_dy_x_rstd3 * x[i];
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * x[i];
                 }
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
@@ -442,7 +442,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (slice > 0) bulk_wait<STAGES - 4>(&landed[stage], parity);
 
             // exchange 1: sum[D](w * dy * x)
-            float sum_1 = 0.f;
+            float sum_w_dy_x = 0.f;
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -464,11 +464,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
-                        sum_1 += w[i] * dy[i] * x[i];
+                        sum_w_dy_x += w[i] * dy[i] * x[i];
                     }
                 }
             }
-            Team<Sum>::give(exchange, given, sum_1);
+            Team<Sum>::give(exchange, given, sum_w_dy_x);
             given = (given + 1) % 8;
             arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
             if (arriving == 0) parity ^= 1;
@@ -480,9 +480,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             Vector<dy_t, VEC> dy_words[ITEMS];
             Vector<x_t, VEC> x_words[ITEMS];
 
-            float sum_1;
-            Team<Sum>::take(exchange, half, sum_1);
-            const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
+            float sum_w_dy_x;
+            Team<Sum>::take(exchange, half, sum_w_dy_x);
+            const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
             Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
@@ -509,9 +509,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     float dx_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        const float value_1 = rstd * dy[i];
-                        dx_out[i] = w[i] * value_1 - row_1 * x[i];
-                        if (WANT_DW && live) dw_sum[item * VEC + i] += value_1 * x[i];
+                        const float rstd_dy = rstd * dy[i];
+                        dx_out[i] = w[i] * rstd_dy - mean_w_dy_x_rstd3 * x[i];
+                        if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * x[i];
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
@@ -687,7 +687,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         __syncwarp();  // lanes read what others copied
 
         // exchange 1: sum[D](w * dy * x)
-        float sum_1 = 0.f;
+        float sum_w_dy_x = 0.f;
         const auto add_up = [&](auto whole) {
             constexpr int PARTS = decltype(whole)::PARTS;
 #pragma unroll
@@ -705,14 +705,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
-                        sum_1 += w[i] * dy[i] * x[i];
+                        sum_w_dy_x += w[i] * dy[i] * x[i];
                     }
                 }
             }
         };
         if constexpr (WANT_DX) by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
-        if constexpr (WANT_DX) Team<Sum>::reduce(exchange, half, sum_1);
-        const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
+        if constexpr (WANT_DX) Team<Sum>::reduce(exchange, half, sum_w_dy_x);
+        const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
         if constexpr (TEAM <= 32) {
@@ -737,9 +737,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float value_1 = rstd * dy[i];
-                    dx_out[i] = w[i] * value_1 - row_1 * x[i];
-                    if (WANT_DW && live) dw_sum[item * VEC + i] += value_1 * x[i];
+                    const float rstd_dy = rstd * dy[i];
+                    dx_out[i] = w[i] * rstd_dy - mean_w_dy_x_rstd3 * x[i];
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * x[i];
                 }
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
@@ -841,7 +841,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         const float rstd = load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest));
 
         // exchange 1: sum[D](w * dy * x)
-        float sum_1 = 0.f;
+        float sum_w_dy_x = 0.f;
         if constexpr (WANT_DX) {
 #pragma unroll 4
             for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
@@ -869,12 +869,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 unpack(x_words, x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    sum_1 += w[i] * dy[i] * x[i];
+                    sum_w_dy_x += w[i] * dy[i] * x[i];
                 }
             }
-            Team<Sum>::reduce(exchange, half, sum_1);
+            Team<Sum>::reduce(exchange, half, sum_w_dy_x);
         }
-        const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
         const bool first = row == block;
@@ -913,10 +913,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             float dx_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                const float value_1 = rstd * dy[i];
-                dx_out[i] = w[i] * value_1 - row_1 * x[i];
+                const float rstd_dy = rstd * dy[i];
+                dx_out[i] = w[i] * rstd_dy - mean_w_dy_x_rstd3 * x[i];
                 if (WANT_DW && live)
-                    dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
+                    dw_sum[column + i] = first ? rstd_dy * x[i] : dw_sum[column + i] + rstd_dy * x[i];
             }
             if (WANT_DX && live) {
                 store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, pack<dx_t>(dx_out));

@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[D](x^2)
-    float sum_1 = 0.f;
+    float sum_x2 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -90,13 +90,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 if (Layout::beyond(item, column + i)) continue;
-                sum_1 += square(x[i]);
+                sum_x2 += square(x[i]);
             }
         }
     }
-    Team<Sum>::reduce(exchange, half, sum_1);
-    const float row_1 = eps + sum_1 * (1.f / float(size_D));
-    const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+    Team<Sum>::reduce(exchange, half, sum_x2);
+    const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+    const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
     // in-place results: a thread's words hold elements of its neighbour
     if constexpr (REALIGNED && TEAM <= 32) __syncwarp();
@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](x^2)
-        float sum_1 = 0.f;
+        float sum_x2 = 0.f;
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -293,13 +293,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
-                    sum_1 += square(x[i]);
+                    sum_x2 += square(x[i]);
                 }
             }
         }
-        Team<Sum>::reduce(exchange, half, sum_1);
-        const float row_1 = eps + sum_1 * (1.f / float(size_D));
-        const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+        Team<Sum>::reduce(exchange, half, sum_x2);
+        const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+        const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             fill(stage);
         }
@@ -438,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     }
 
     // exchange 1: sum[D](x^2)
-    float sum_1 = 0.f;
+    float sum_x2 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -448,13 +448,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 if (Layout::beyond(item, column + i)) continue;
-                sum_1 += square(x[i]);
+                sum_x2 += square(x[i]);
             }
         }
     }
-    Team<Sum>::reduce(exchange, half, sum_1);
-    const float row_1 = eps + sum_1 * (1.f / float(size_D));
-    const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+    Team<Sum>::reduce(exchange, half, sum_x2);
+    const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+    const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
     // results
 #pragma unroll
@@ -569,7 +569,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         async_wait<0>();
 
         // exchange 1: sum[D](x^2)
-        float sum_1 = 0.f;
+        float sum_x2 = 0.f;
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -582,13 +582,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
-                    sum_1 += square(x[i]);
+                    sum_x2 += square(x[i]);
                 }
             }
         }
-        exchange.reduce<Sum>(half, sum_1);
-        const float row_1 = eps + sum_1 * (1.f / float(size_D));
-        const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+        exchange.reduce<Sum>(half, sum_x2);
+        const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+        const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
@@ -757,7 +757,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (slice > 0) bulk_wait<STAGES - 4>(&landed[stage], parity);
 
             // exchange 1: sum[D](x^2)
-            float sum_1 = 0.f;
+            float sum_x2 = 0.f;
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -770,11 +770,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
-                        sum_1 += square(x[i]);
+                        sum_x2 += square(x[i]);
                     }
                 }
             }
-            Team<Sum>::give(exchange, given, sum_1);
+            Team<Sum>::give(exchange, given, sum_x2);
             given = (given + 1) % 8;
             arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
             if (arriving == 0) parity ^= 1;
@@ -784,10 +784,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const int stage = leaving;
             Vector<x_t, VEC> x_words[ITEMS];
 
-            float sum_1;
-            Team<Sum>::take(exchange, half, sum_1);
-            const float row_1 = eps + sum_1 * (1.f / float(size_D));
-            const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+            float sum_x2;
+            Team<Sum>::take(exchange, half, sum_x2);
+            const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+            const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
             Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
@@ -883,7 +883,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         constexpr bool live = true;
 
         // exchange 1: sum[D](x^2)
-        float sum_1 = 0.f;
+        float sum_x2 = 0.f;
 #pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
@@ -895,12 +895,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             unpack(x_words, x);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                sum_1 += square(x[i]);
+                sum_x2 += square(x[i]);
             }
         }
-        Team<Sum>::reduce(exchange, half, sum_1);
-        const float row_1 = eps + sum_1 * (1.f / float(size_D));
-        const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+        Team<Sum>::reduce(exchange, half, sum_x2);
+        const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+        const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
         // results
         constexpr int TOGETHER =

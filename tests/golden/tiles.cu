@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
 #pragma unroll
             for (int line = 0; line < PATCH; ++line) {
                 const float rstd = rstd_lines[line];
-                const float row_1 = rstd / scale;
+                const float rstd_over_scale = rstd / scale;
                 float xq[PART];
                 unpack(part_of<PART>(xq_words[line], part), xq);
                 float q_out[PART];
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
 #pragma unroll
                 for (int i = 0; i < PART; ++i) {
                     const float xs = xs_lines[line][ONE_XS ? 0 : part + i];
-                    const float qt = row_1 * xs * w[i] * xq[i];  // spec.norm:11
+                    const float qt = rstd_over_scale * xs * w[i] * xq[i];  // spec.norm:11
                     q_out[i] = qt;  // spec.norm:11
                     qt_out[i] = qt;  // spec.norm:11
                 }

@@ -60,9 +60,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     const index_t at_B = image;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
-    const float factor_1 = -alpha * beta * 2.f;
-    const float factor_2 = -1.f - beta;
-    const float factor_3 = -beta;
+    const float neg_alpha_beta = -alpha * beta * 2.f;
+    const float neg_beta_minus_one = -1.f - beta;
+    const float neg_beta = -beta;
     const index_t first = team / strips % ranges * length;
     // the steps of this lane
     const index_t until = own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
             load(turn + AHEAD, arriving + AHEAD * pitch, (slot + AHEAD) % SLOTS);
             async_wait<AHEAD>();
 
-            // sum[C: -2..2](dy * x * d^factor_2)
+            // sum[C: -2..2](dy * x * d^neg_beta_minus_one)
             {
                 const int place = slot;
                 float dy[VEC];
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                 for (int i = 0; i < VEC; ++i) {
                     power_2[i] = d[i];
                 }
-                raise_twice<0, VEC>(power_2, power_1, factor_3, factor_2);
+                raise_twice<0, VEC>(power_2, power_1, neg_beta, neg_beta_minus_one);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     sum_1_terms[i] = dy[i] * x[i] * power_1[i];
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
 
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    dx_out[i] = sum_1[place][i] * factor_1 * x[i] + early_1[i];
+                    dx_out[i] = sum_1[place][i] * neg_alpha_beta * x[i] + early_1[i];
                 }
                 if (turn < results) {
                     if constexpr (WANT_DX) {
@@ -209,9 +209,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     index_t arriving = first - 2;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
-    const float factor_1 = -alpha * beta * 2.f;
-    const float factor_2 = -1.f - beta;
-    const float factor_3 = -beta;
+    const float neg_alpha_beta = -alpha * beta * 2.f;
+    const float neg_beta_minus_one = -1.f - beta;
+    const float neg_beta = -beta;
     const dy_t* dy_image = whole_address(dy_ptr + at_B * dy_stride_B + pixel + arriving * PLANE);
     const x_t* x_image = whole_address(x_ptr + at_B * x_stride_B + pixel + arriving * PLANE);
     const d_t* d_image = whole_address(d_ptr + at_B * d_stride_B + pixel + arriving * PLANE);
@@ -261,14 +261,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
             x_coming.take<PART>(part, 0.f, x);
             d_coming.take<PART>(part, 0.f, d);
 
-            // sum[C: -2..2](dy * x * d^factor_2)
+            // sum[C: -2..2](dy * x * d^neg_beta_minus_one)
             {
                 float power_2[PART], power_1[PART];
 #pragma unroll
                 for (int i = 0; i < PART; ++i) {
                     power_2[i] = d[i];
                 }
-                raise_twice<0, PART>(power_2, power_1, factor_3, factor_2);
+                raise_twice<0, PART>(power_2, power_1, neg_beta, neg_beta_minus_one);
 #pragma unroll
                 for (int i = 0; i < PART; ++i) {
                     sum_1_terms[4 + i] = dy[i] * x[2 + i] * power_1[i];
@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
 
 #pragma unroll
             for (int i = 0; i < PART; ++i) {
-                dx_out[i] = sum_1[i] * factor_1 * x[i] + early_1[i];
+                dx_out[i] = sum_1[i] * neg_alpha_beta * x[i] + early_1[i];
             }
             if constexpr (WANT_DX) {
                 dx_rows.leave(turn, dx_image + channel * PLANE, part, dx_out);
@@ -341,11 +341,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
     const index_t at_C = element / size_rest % size_C;
     const index_t at_B = element / size_rest / size_C;
     programmatic_wait<PROGRAMMATIC>();
-    const float factor_1 = -alpha * beta * 2.f;
-    const float factor_2 = -1.f - beta;
-    const float factor_3 = -beta;
+    const float neg_alpha_beta = -alpha * beta * 2.f;
+    const float neg_beta_minus_one = -1.f - beta;
+    const float neg_beta = -beta;
 
-    // sum[C: -2..2](dy * x * d^factor_2)
+    // sum[C: -2..2](dy * x * d^neg_beta_minus_one)
     const auto add_up_sum_1 = [&](index_t from_C, float (&sum)[VEC]) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] = 0.f;
@@ -361,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
             for (int i = 0; i < VEC; ++i) {
                 power_1[i] = d[i];
             }
-            raise_all<0, VEC>(power_1, factor_2);
+            raise_all<0, VEC>(power_1, neg_beta_minus_one);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 sum[i] = __fadd_rn(sum[i], dy[i] * x[i] * power_1[i]);
@@ -384,10 +384,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
     for (int i = 0; i < VEC; ++i) {
         power_1[i] = d[i];
     }
-    raise_all<0, VEC>(power_1, factor_3);
+    raise_all<0, VEC>(power_1, neg_beta);
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        dx_out[i] = sum_1[i] * factor_1 * x[i] + dy[i] * power_1[i];
+        dx_out[i] = sum_1[i] * neg_alpha_beta * x[i] + dy[i] * power_1[i];
     }
     if constexpr (WANT_DX) {
         store_vector(dx_ptr + at_B * dx_stride_B + at_C * dx_stride_C + at_rest, pack<dx_t>(dx_out));

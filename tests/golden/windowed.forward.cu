@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     const index_t at_B = image;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
-    const float factor_1 = -beta;
+    const float neg_beta = -beta;
     const index_t first = team / strips % ranges * length;
     // the steps of this lane
     const index_t until = own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
 
     unsigned char* shared = smem;
     Steps<true, x_t, VEC, SLOTS, THREADS> x_pipeline(shared);
-    float sum_1[SLOTS][VEC] = {};
+    float sum_x2[SLOTS][VEC] = {};
     const int count = 2 + int(length) + 2;
     const auto load = [&](int turn, index_t place, int slot) {
         if (turn < count) {
@@ -94,14 +94,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
                 const int place = slot;
                 float x[VEC];
                 x_pipeline.read(place, 0.f, x);
-                float sum_1_terms[VEC];
+                float sum_x2_terms[VEC];
 
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    sum_1_terms[i] = square(x[i]);
+                    sum_x2_terms[i] = square(x[i]);
                 }
-                keep_vector_inside(sum_1_terms, arriving, size);
-                add_to_windows<-2, 2, DRIFT>(sum_1, place, sum_1_terms);
+                keep_vector_inside(sum_x2_terms, arriving, size);
+                add_to_windows<-2, 2, DRIFT>(sum_x2, place, sum_x2_terms);
             }
 
             // results
@@ -115,12 +115,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
                 float power_1[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    power_1[i] = k + sum_1[place][i] * alpha;
+                    power_1[i] = k + sum_x2[place][i] * alpha;
                 }
-                raise_all<0, VEC>(power_1, factor_1);
+                raise_all<0, VEC>(power_1, neg_beta);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    d_out[i] = k + sum_1[place][i] * alpha;  // windowed.norm:6
+                    d_out[i] = k + sum_x2[place][i] * alpha;  // windowed.norm:6
                     y_out[i] = x[i] * power_1[i];  // windowed.norm:7
                 }
                 if (turn < results) {
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     index_t arriving = first - 2;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
-    const float factor_1 = -beta;
+    const float neg_beta = -beta;
     const x_t* x_image = whole_address(x_ptr + at_B * x_stride_B + pixel + arriving * PLANE);
     d_t* const d_image = whole_address(d_ptr + at_B * d_stride_B + begin);
     y_t* const y_image = whole_address(y_ptr + at_B * y_stride_B + begin);
@@ -200,8 +200,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     Coming<true, x_t, CHUNK, PLANE> x_coming;
     // of a part, with those before that are looked at again
     float x[2 + PART] = {};
-    float sum_1[PART] = {};
-    float sum_1_terms[4 + PART] = {};
+    float sum_x2[PART] = {};
+    float sum_x2_terms[4 + PART] = {};
     const auto ask = [&](index_t chunk, int part) {
         if (is_inside(chunk, asked)) {
             x_coming.ask<PART>(x_image, part);
@@ -230,10 +230,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
             {
 #pragma unroll
                 for (int i = 0; i < PART; ++i) {
-                    sum_1_terms[4 + i] = square(x[2 + i]);
+                    sum_x2_terms[4 + i] = square(x[2 + i]);
                 }
-                keep_channels_inside<PART>(sum_1_terms, inside, arriving + part, channels);
-                add_windows<5, PART>(sum_1, sum_1_terms);
+                keep_channels_inside<PART>(sum_x2_terms, inside, arriving + part, channels);
+                add_windows<5, PART>(sum_x2, sum_x2_terms);
             }
 
             // results
@@ -242,12 +242,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
             float power_1[PART];
 #pragma unroll
             for (int i = 0; i < PART; ++i) {
-                power_1[i] = k + sum_1[i] * alpha;
+                power_1[i] = k + sum_x2[i] * alpha;
             }
-            raise_all<0, PART>(power_1, factor_1);
+            raise_all<0, PART>(power_1, neg_beta);
 #pragma unroll
             for (int i = 0; i < PART; ++i) {
-                d_out[i] = k + sum_1[i] * alpha;  // windowed.norm:6
+                d_out[i] = k + sum_x2[i] * alpha;  // windowed.norm:6
                 y_out[i] = x[i] * power_1[i];  // windowed.norm:7
             }
             if constexpr (WANT_D) {
@@ -258,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
             }
             ask(arriving + CHUNK, part);
             carry_on<PART>(x);
-            carry_on<PART>(sum_1_terms);
+            carry_on<PART>(sum_x2_terms);
         }
         next();
         __syncthreads();
@@ -308,10 +308,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
     const index_t at_C = element / size_rest % size_C;
     const index_t at_B = element / size_rest / size_C;
     programmatic_wait<PROGRAMMATIC>();
-    const float factor_1 = -beta;
+    const float neg_beta = -beta;
 
     // sum[C: -2..2](x^2)
-    const auto add_up_sum_1 = [&](index_t from_C, float (&sum)[VEC]) {
+    const auto add_up_sum_x2 = [&](index_t from_C, float (&sum)[VEC]) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] = 0.f;
         for (index_t at_C = first_inside(from_C - 2); at_C <= last_inside(from_C + 2, size_C); ++at_C) {
@@ -328,19 +328,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
     // results
     float x[VEC];
     fetch<true>(x, x_ptr + at_B * x_stride_B + at_C * x_stride_C + at_rest, 0.f);
-    float sum_1[VEC];
-    add_up_sum_1(at_C, sum_1);
+    float sum_x2[VEC];
+    add_up_sum_x2(at_C, sum_x2);
     float d_out[VEC];
     float y_out[VEC];
     float power_1[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        power_1[i] = k + sum_1[i] * alpha;
+        power_1[i] = k + sum_x2[i] * alpha;
     }
-    raise_all<0, VEC>(power_1, factor_1);
+    raise_all<0, VEC>(power_1, neg_beta);
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        d_out[i] = k + sum_1[i] * alpha;  // windowed.norm:6
+        d_out[i] = k + sum_x2[i] * alpha;  // windowed.norm:6
         y_out[i] = x[i] * power_1[i];  // windowed.norm:7
     }
     if constexpr (WANT_D) {

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import count
 
 from normgen.families.resident.compile.plan import ResidentPlan
 from normgen.ir.expr import Expr, Load, Reduce, load, walk
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.finals import final_groups, finals_view, second_stage_form
 from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
+from normgen.kernel.identifiers import Numbered, identifier
 from normgen.kernel.naming import named_values
 from normgen.kernel.one_pass import one_pass
 from normgen.kernel.phases import is_function
@@ -217,7 +217,8 @@ class _Emitter:
     def sums(self) -> Context:
         """The template's view where statistics are sums."""
         text, plan = self.text, self.plan
-        sums = [self._sum(k, leaf) for k, leaf in enumerate(plan.sums)]
+        numbered = Numbered()
+        sums = [self._sum(k, leaf, numbered) for k, leaf in enumerate(plan.sums)]
         group = f"column / {self._fold}" if plan.folded else "column"
         made_loads = [load(r.tensor.name, r.tensor.axes) for r in plan.made]
         of_slice = {leaf: _at("columns", k, "LENGTH") for k, leaf in enumerate(plan.sums)}
@@ -242,13 +243,15 @@ class _Emitter:
             "factors": [{"name": name, "value": next(late_texts)} for name in self.factors.values()],
         }
 
-    def _sum(self, k: int, leaf: Expr) -> ColumnText:
+    def _sum(self, k: int, leaf: Expr, numbered: Numbered) -> ColumnText:
         """The accumulator that a leaf stands for."""
         assert isinstance(leaf, Load)
-        wanted, name = self.plan.needs[leaf.tensor], self.text.names.take(f"sum_{k + 1}")
+        column = self.plan.statistics.columns[k]
+        found = identifier(column.reduce, self.text.name_of)
+        wanted, name = self.plan.needs[leaf.tensor], self.text.names.take(numbered.of(found, "sum"))
         flags = [self.text.wants[n] for n in wanted if n in self.direct][:1]
         flag = " || ".join(flags or [self.text.wants[n] for n in wanted])
-        return ColumnText(self.plan.statistics.columns[k], name, "", flag, wanted)
+        return ColumnText(column, name, "", flag, wanted)
 
     def _values(self, values: Iterable[Expr], known: dict[Expr, str]) -> Context:
         """Statements and texts of values of one column, or of one group, of which one thread computes each.
@@ -257,12 +260,15 @@ class _Emitter:
         loads: dict[Expr, str] = {
             load(a.tensor, a.operand.tensor.axes): f"({a.loaded(self._address(a))})" for a in text.reads
         }
-        printer, own, numbers = text.printer({}), text.names.inner(), count(1)
+        printer, own, numbered = text.printer({}), text.names.inner(), Numbered()
         printer.names |= known | loads
         printer.first = frozenset(known)
 
         def name(node: Expr, uses: int) -> str:
-            return own.take(f"value_{next(numbers)}") if uses > 1 else ""
+            if uses < 2:
+                return ""
+            found = identifier(node, lambda part: text.name_of(part, printer.names))
+            return own.take(numbered.of(found, "value"))
 
         statements = list(named_values(roots, printer, name, again=loads).values())
         return {"statements": statements, "texts": [printer.text(r) for r in roots]}

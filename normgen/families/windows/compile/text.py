@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import count
 from typing import ClassVar, NamedTuple
 
 from normgen.families.windows.compile.plan import WindowsPlan, is_costly
@@ -14,6 +13,7 @@ from normgen.ir.nodes import is_condition
 from normgen.kernel.access import Access
 from normgen.kernel.forms import Context, form_record, parameters_for, store_of
 from normgen.kernel.group import Order
+from normgen.kernel.identifiers import Numbered, identifier
 from normgen.kernel.naming import named_values
 from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
@@ -48,22 +48,25 @@ class WindowsText(KernelText):
             replace(a, operand=Operand(a.operand.tensor, plan.outer, plan.inner)) for a in self.writes
         ]
         self._scope = self.scope()
+        self._numbered = Numbered()
         self._pool: dict[str, str] = {}
         sums = [s for level in plan.levels for s in level]
-        self.sums: dict[Expr, str] = {s: self._value(s, f"sum_{k}") for k, s in enumerate(sums, 1)}
+        self.sums: dict[Expr, str] = {s: self._value(s, s, "sum") for s in sums}
         self.terms = {s: self._scope.take(f"{name}_terms") for s, name in self.sums.items()}
         self.constants: dict[Expr, str] = {
-            leaf: self._value(leaf, f"factor_{k}") for k, (leaf, _) in enumerate(plan.constants, 1)
+            leaf: self._value(leaf, value, "factor") for leaf, value in plan.constants
         }
         known = {*self.sums, *self.constants}
-        self._named = {n: self._value(n, "") for n in self.bindings if n not in known}
+        self._named = {n: self._value(n, n, "value") for n in self.bindings if n not in known}
         early = _early(plan) if plan.walks else []
         self.early = {node: self._scope.take(f"early_{k}") for k, node in enumerate(early, 1)}
 
-    def _value(self, node: Expr, otherwise: str) -> str:
-        """The user's name for a value, or another; the result of that name claims it first."""
-        binding = self.bindings.get(node)
-        return self._scope.claim(binding.name if binding else otherwise)
+    def _value(self, node: Expr, value: Expr, otherwise: str) -> str:
+        """The user's name for a value, which the result of that name claims first, or another. `value`: what
+        the node stands for."""
+        if binding := self.bindings.get(node):
+            return self._scope.claim(binding.name)
+        return self._scope.take(self._numbered.of(identifier(value, self.name_of), otherwise))
 
     def _pooled(self, wanted: str) -> str:
         """The name of a value that has none of its own: the same in every pass."""
@@ -87,13 +90,13 @@ class WindowsText(KernelText):
 
     def statements(self, roots: list[Expr], printer: Printer) -> tuple[list[str], list[str]]:
         """Statements that name what the roots share and what has a user's name, and the roots' texts."""
-        numbers = count(1)
+        numbered = Numbered()
 
         def name(node: Expr, uses: int) -> str:
             if uses < 2 and (node not in self._named or node in roots):
                 return ""
-            number = next(numbers)
-            return self._named.get(node) or self._pooled(f"value_{number}")
+            found = identifier(node, lambda part: self.name_of(part, printer.names))
+            return self._named.get(node) or self._pooled(numbered.of(found, "value"))
 
         made = named_values(roots, printer, name, self.comment)
         texts = [printer.text(root) for root in roots]
