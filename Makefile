@@ -27,7 +27,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs lint format golden bench wheel clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs lint format golden bench wheel clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -59,10 +59,10 @@ READY_TO_TEST := $(VENV)/.installed-dev $(if $(filter pycuda,$(LAUNCHERS)),$(VEN
 PYTEST = NORMGEN_TEST_LAUNCHERS="$(LAUNCHERS)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(READY_TO_TEST) ## the suite: what every change must pass
-	$(PYTEST) -m "not thorough" $(PYTEST_ARGS)
+	$(PYTEST) -m "not thorough and not site" $(PYTEST_ARGS)
 
 test-fast: $(READY_TO_TEST) ## of the suite, what compiles no kernels
-	$(PYTEST) -m "not thorough and not kernels" $(PYTEST_ARGS)
+	$(PYTEST) -m "not thorough and not kernels and not site" $(PYTEST_ARGS)
 
 test-kernels: $(READY_TO_TEST) ## of the suite, what test-fast leaves out
 	$(PYTEST) -m "not thorough and kernels" $(PYTEST_ARGS)
@@ -103,7 +103,14 @@ $(VENV)/.installed-docs: $(BIN)/python pyproject.toml
 
 docs: $(VENV)/.installed-docs ## build the site into site/; a dead link fails
 	$(BIN)/python -m tools.docs
-	$(BIN)/python -m zensical build --strict
+	$(BIN)/python -m zensical build --clean --strict
+
+$(VENV)/.installed-test-docs: $(VENV)/.installed-dev
+	@$(INSTALL) -e '.[test-docs]' || { echo "$(NOT_INSTALLED)"; exit 1; }
+	@touch $@ $(VENV)/.installed-docs
+
+test-docs: $(VENV)/.installed-test-docs ## build the site and read it in a browser (on Debian: apt-get install chromium)
+	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 	@$(INSTALL) -e '.[cuda,torch,bench]'

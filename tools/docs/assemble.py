@@ -7,9 +7,8 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from tools.docs.links import by_palette, relinked
+from tools.docs.links import by_palette, relinked, titled
 from tools.docs.pages import GENERATED, ROOT, Page, written
 
 TARGET = ROOT / "build" / "docs"
@@ -17,22 +16,41 @@ TARGET = ROOT / "build" / "docs"
 ASSETS = ("*.css", "*.svg", "*.png")
 
 
+class DeadLink(Exception):
+    """A page leads to a file that is not there."""
+
+
 class Places:
     """Where the site has the files of the repository: those that are no pages in `files/`, once linked to."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
-        self._pages = {page.source: page.path for page in pages}
-        self.taken: dict[str, None] = {}  # in order
+        self._pages = {page.source: page for page in pages}
+        self._made = {page.path: page for page in pages}
+        self.taken: list[str] = []
 
-    def __call__(self, file: str) -> str:
+    def page(self, file: str) -> Page | None:
+        """The page that stands for a file of the repository."""
         if (ROOT / file).is_dir():
             file = posixpath.join(file, "README.md")
-        if file in self._pages:
-            return self._pages[file]
-        if file.startswith("docs/") or not (ROOT / file).exists():
-            return file.removeprefix("docs/")  # an asset; or nothing, which the builder finds
-        self.taken[file] = None
+        return self._pages.get(file) or self._made.get(file.removeprefix("docs/"))
+
+    def __call__(self, file: str) -> str:
+        if page := self.page(file):
+            return page.path
+        if (ROOT / file).is_dir():
+            file = posixpath.join(file, "README.md")
+        if not (ROOT / file).exists():
+            raise DeadLink(file)
+        if file.startswith("docs/"):
+            return file.removeprefix("docs/")
+        if file not in self.taken:
+            self.taken.append(file)
         return f"files/{file}"
+
+    def title(self, file: str) -> str | None:
+        """The title of the page that stands for a file."""
+        page = self.page(file)
+        return _title(page.text) if page else None
 
 
 def assemble() -> Sequence[Page]:
@@ -46,10 +64,7 @@ def assemble() -> Sequence[Page]:
     for page in pages:
         _write(page, place)
     _write_summaries(pages)
-    written_of = 0
-    while written_of < len(place.taken):  # Markdown files among them may link to more
-        file = list(place.taken)[written_of]
-        written_of += 1
+    for file in place.taken:  # grows while Markdown files among them are written
         if file.endswith(".md"):
             _write(Page(f"files/{file}", file, (ROOT / file).read_text(encoding="utf-8")), place)
         else:
@@ -66,26 +81,33 @@ def _copy(file: str, path: str) -> None:
 def _write(page: Page, place: Places) -> None:
     target = TARGET / page.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = relinked(page.text, page.source, page.path, place)
-    target.write_text(by_palette(text), encoding="utf-8")
+    text = page.text
+    if page.path.endswith(".md"):
+        try:
+            text = titled(text, page.source, place.title)
+            text = by_palette(relinked(text, page.source, page.path, place))
+        except DeadLink as link:
+            raise DeadLink(f"{page.source} leads to {link}, which is not there") from None
+    target.write_text(text, encoding="utf-8")
 
 
 def _write_summaries(pages: Iterable[Page]) -> None:
     """Say in what order the navigation has the pages of a folder: in that of the links in its index."""
-    folders = defaultdict[str, list[str]](list)
+    folders = defaultdict[str, dict[str, str]](dict)
     for page in pages:
         folder, name = posixpath.split(page.path)
-        if folder:
-            folders[folder].append(name)
-    for folder, names in folders.items():
+        if folder and name.endswith(".md"):
+            folders[folder][name] = _title(page.text)
+    for folder, titles in folders.items():
         index = TARGET / folder / "index.md"
         linked = re.findall(r"\]\(([\w.-]+\.md)[#)]", index.read_text()) if index.exists() else []
         order = {name: at for at, name in enumerate(dict.fromkeys(["index.md", *linked]))}
-        ordered = sorted(names, key=lambda name: (order.get(name, len(order)), name))
-        lines = [f"* [{_title(TARGET / folder / name)}]({name})" for name in ordered]
+        ordered = sorted(titles, key=lambda name: (order.get(name, len(order)), name))
+        lines = [f"* [{titles[name]}]({name})" for name in ordered]
         (TARGET / folder / "SUMMARY.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _title(page: Path) -> str:
-    found = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else page.stem
+def _title(text: str) -> str:
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    assert found, f"a page without a title: {text[:80]!r}"
+    return found[1]

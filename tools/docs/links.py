@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 # Fenced blocks and code in a line hold no links.
-_CODE = re.compile(r"(^(`{3,}|~{3,}).*?^\2`*[ \t]*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"(^(`{3,}|~{3,}).*?^\2`*[ \t]*$|`(?:[^`\n]|\n(?!\s*\n))+`)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r'(\]\(|\b(?:href|src|srcset)=")([^)"\s]+)(?=[)"\s])')
 _ABSOLUTE = re.compile(r"^(#|[a-z]+:|/)")
 
@@ -35,6 +35,19 @@ def relinked(text: str, source: str, path: str, place: Callable[[str], str]) -> 
         return f"{found[1]}{posixpath.relpath(place(file), posixpath.dirname(path) or '.')}{mark}{anchor}"
 
     return outside_code(text, lambda part: _LINK.sub(link, part))
+
+
+_NAMED = re.compile(r"\[([\w./-]+\.md)\]\(([^)#\s]+)(?=[)#])")
+
+
+def titled(text: str, source: str, title: Callable[[str], str | None]) -> str:
+    """`text` with the title of the page as the words of links like `[specs.md](specs.md)`."""
+
+    def link(found: re.Match[str]) -> str:
+        words = title(posixpath.normpath(posixpath.join(posixpath.dirname(source), found[2])))
+        return f"[{words or found[1]}]({found[2]}"
+
+    return outside_code(text, lambda part: _NAMED.sub(link, part))
 
 
 _PICTURE = re.compile(r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'

@@ -17,13 +17,18 @@ from markdown.inlinepatterns import InlineProcessor
 
 # As on the forge: no space inside of the dollars, and no digit behind them ("from $5 to $10").
 INLINE = r"(?<![\\$\w])\$(?![\s$])([^$\n]*?[^\s\\$])\$(?![\d$])"
+# Where a formula has a line of its own, the limits of sums stand below and above.
+LIMITS = {"msub": "munder", "msubsup": "munderover"}
 BLOCK = re.compile(r"\A\$\$(.+?)\$\$\Z", re.DOTALL)
 
 
 def mathml(tex: str, display: str) -> Element:
     """The formula as an element."""
     element = fromstring(re.sub(r' xmlns="[^"]*"', "", convert(tex, display=display)))
-    element.set("class", "formula")
+    if display == "block":
+        for scripts in element.iter():
+            if scripts.tag in LIMITS and scripts[0].text in ("∑", "∏"):
+                scripts.tag = LIMITS[scripts.tag]
     return element
 
 
