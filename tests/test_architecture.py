@@ -31,7 +31,7 @@ FAMILIES = ("rows", "columns", "tiles", "windows", "resident")
 LAUNCH = ("launching", "package")
 COMPILE = ("kernel", "ir", "package")
 CALLS = ("runtime.calls", "runtime.planning", "arrays", "devices", "launching", "package")
-AT_CLI = (*CALLS, "torch.extension")
+AT_CLI = (*CALLS, "ahead", "torch.extension")
 ARROWS: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
     "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", "runtime", *AT_CLI),
@@ -47,6 +47,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "codegen.module": ("kernel", "package"),
     "codegen.strategies": ("families.*.compile", *COMPILE),
     "measure": ("runtime", "devices.cuda", *CALLS),
+    # Launches of calls to come, for programs without normgen.
+    "ahead": ("kernel", "runtime.calls", "runtime.planning", *LAUNCH),
     "page": ("kernel", *LAUNCH),
     "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.
@@ -183,7 +185,7 @@ OTHER_MEANINGS = {
     "stream": ("arrays", "autograd", "dsl", "package", "runtime"),
     "span": ("dsl",),
     "registers": ("cli",),
-    "split": ("codegen", "kernel"),
+    "split": ("codegen", "kernel", "package"),
     "batch": ("families",),
 }
 RECORD = re.compile(r"\w+Record\b")

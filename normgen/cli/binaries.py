@@ -1,48 +1,94 @@
-"""`normgen compile --emit ptx|cubin`: the kernels of one shape, compiled by nvcc or NVRTC. Needs no GPU."""
+"""`normgen compile --emit ptx|cubin`: the kernels of one shape, compiled by nvcc or NVRTC, with all
+that is needed to launch them. Needs no GPU."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from normgen.cli.files import MARK, Output
+from normgen.cli.sizes import BOTH
 
 if TYPE_CHECKING:
+    from normgen.ahead.cases import Cases, Text
+    from normgen.package.direction import Direction
     from normgen.package.records import Package
 
 
-def binaries(
-    package: Package, target: str, sizes: dict[str, int], dtype: str, arch: str
-) -> tuple[Output, ...]:
-    """A file for each launch of both directions, named after its kernel."""
-    from normgen.cli.sizes import usual_sizes
-    from normgen.devices.executors import compile_ahead
-    from normgen.launching.machine import usual_machine
-    from normgen.package.direction import directions
-    from normgen.runtime.calls.sizes import bind_sizes
-    from normgen.runtime.planning.choose import plan_launches
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the command line says of the calls that binaries are for."""
 
-    _require_row_lengths(package, sizes, target)
-    lengths = usual_sizes(package, sizes)
-    made = []
-    for direction in directions(package):
-        if direction is None:
-            continue
-        binding = bind_sizes(direction, lengths, dtype).binding
-        plan = plan_launches(direction.record, binding, usual_machine(arch))
-        for launch in plan.launches:
-            binary = compile_ahead(launch.source, arch, target)
-            if target == "ptx":
-                binary = f"// {MARK} from {package.name}.norm\n".encode() + binary
-            made.append(Output(f"{launch.entry}.{arch}.{target}", binary))
+    sizes: dict[str, int]
+    dtype: str
+    arch: str
+    direction: str  # forward, backward or both
+    saves: bool
+
+
+def binaries(package: Package, target: str, shape: Shape) -> tuple[Output, ...]:
+    """For each kernel a binary (`target`: ptx or cubin) and its description."""
+    from normgen.ahead.description import description
+    from normgen.ahead.interface import file_stem, kernel_names
+
+    made: list[Output] = []
+    for cases in cases_of_shape(package, target, shape):
+        for text, name in kernel_names(cases).items():
+            stem = f"{name}.{file_stem(cases)}"
+            binary = _compiled(package, cases, text, target)
+            told = description(cases, text, f"{stem}.{target}", binary, package.spec, _writer(package))
+            made += [Output(f"{stem}.{target}", binary), Output(f"{stem}.json", told.encode())]
     return tuple(made)
 
 
-def _require_row_lengths(package: Package, sizes: dict[str, int], target: str) -> None:
-    """A kernel is compiled for the lengths of its row's axes; the others may be anything at a call."""
+def cases_of_shape(package: Package, emit: str, shape: Shape) -> tuple[Cases, ...]:
+    """The launches of the directions that are asked for. A length that kernels depend on must be given."""
+    from dataclasses import replace
+
+    from normgen.ahead.cases import cases_of
+    from normgen.cli.sizes import usual_sizes
+    from normgen.launching.machine import architecture, usual_machine
+
+    wanted = wanted_directions(package, shape)
+    inner = {axis for each in wanted for kernel in each.record.kernels for axis in kernel.inner}
+    _require_lengths(package, inner, shape, emit)
+    lengths = usual_sizes(package, shape.sizes)
+    # programs that use these files launch by the driver API, which has all that the architecture has
+    device = replace(usual_machine(shape.arch), programmatic=architecture(shape.arch).programmatic)
+    found = tuple(cases_of(each, lengths, shape.dtype, device, shape.saves) for each in wanted)
+    _require_lengths(package, {axis for cases in found for axis in cases.sizes}, shape, emit)
+    return found
+
+
+def wanted_directions(package: Package, shape: Shape) -> list[Direction]:
+    """The directions that are asked for, and there."""
+    from normgen.cli.page import require_direction
+    from normgen.package.direction import directions
+
+    if shape.direction != BOTH:
+        return [require_direction(package, shape.direction)]
+    return [each for each in directions(package) if each is not None and each.record.strategies]
+
+
+def _compiled(package: Package, cases: Cases, text: Text, target: str) -> bytes:
+    from normgen.devices.executors import compile_ahead
+
+    binary = compile_ahead(text.source, cases.device.arch, target)
+    return f"// {_writer(package)}\n".encode() + binary if target == "ptx" else binary
+
+
+def _writer(package: Package) -> str:
+    from normgen import __version__
+
+    return f"{MARK} {__version__} from {package.name}.norm"
+
+
+def _require_lengths(package: Package, needed: set[str], shape: Shape, emit: str) -> None:
+    """A kernel is compiled for the lengths of its row's axes, and of others that its text depends on."""
     fixed = {axis.name for axis in package.axes if axis.extent is not None}
-    passes = [package.forward, *([package.backward] if package.backward else [])]
-    inner = {axis for one in passes for kernel in one.kernels for axis in kernel.inner}
-    for axis in sorted(inner - fixed - sizes.keys()):
-        raise click.UsageError(f"--emit {target} compiles for one length of {axis}: give --size {axis}=4096")
+    missing = sorted(needed - fixed - shape.sizes.keys())
+    if missing:
+        give = " ".join(f"--size {axis}={8 if axis == 'B' else 4096}" for axis in missing)
+        raise click.UsageError(f"--emit {emit} compiles for one length of {', '.join(missing)}: give {give}")

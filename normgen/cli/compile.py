@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from normgen.cli import exits, files
+from normgen.cli.bench import DIRECTIONS
 from normgen.cli.console import say
-from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
+from normgen.cli.options import arch_option, attr_option, dtype_option, size_option, spec_argument
+from normgen.cli.sizes import BOTH
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
@@ -40,13 +41,17 @@ BINARIES = ("ptx", "cubin")
 )
 @size_option("The length of an axis, for ptx and cubin. Those of the row's axes are needed.")
 @dtype_option("The element type, for ptx and cubin.")
+@arch_option("The GPU architecture, for ptx and cubin.")
 @click.option(
-    "--arch",
-    metavar="ARCH",
-    default="sm_90",
-    show_default=True,
-    callback=lambda _context, _parameter, given: _arch(given),
-    help="The GPU architecture, for ptx and cubin.",
+    "--direction",
+    type=click.Choice((*DIRECTIONS, BOTH)),
+    default=BOTH,
+    help="The directions, for ptx and cubin (default: both, where there is a backward).",
+)
+@click.option(
+    "--no-save",
+    is_flag=True,
+    help="Leave out what the forward saves for the backward, for ptx and cubin.",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is missing or would change.")
 @click.option(
@@ -61,6 +66,8 @@ def compile_command(
     sizes: dict[str, int],
     dtype: str,
     arch: str,
+    direction: str,
+    no_save: bool,
     check: bool,
     no_verify: bool,
     force: bool,
@@ -70,20 +77,22 @@ def compile_command(
     The module holds the spec, the derived mathematics as comments, and the CUDA text; to run it needs
     normgen's runtime and nothing else of normgen. The same spec always gives the same text.
     """
-    from normgen.cli.binaries import binaries
+    from normgen.cli.binaries import Shape, binaries
     from normgen.cli.outputs import BY_NAME
     from normgen.cli.stages import checked
 
     files.require_directory(output)
     if output == "-" and check:
         raise click.UsageError("--check compares files: it cannot be used with -o -")
-    if sizes and not set(emits) & set(BINARIES):
-        raise click.UsageError("--size is for --emit ptx and cubin: a module takes any shape")
+    given = "--size" if sizes else "--direction" if direction != BOTH else "--no-save" if no_save else ""
+    if given and not set(emits) & set(BINARIES):
+        raise click.UsageError(f"{given} is for --emit ptx and cubin: a module takes any shape")
+    shape = Shape(sizes, dtype, arch, direction, not no_save)
     compilation = checked(spec, attrs)
     made: tuple[files.Output, ...] = ()
     for emit in dict.fromkeys(emits):
         if emit in BINARIES:
-            made += binaries(compilation.package, emit, sizes, dtype, arch)
+            made += binaries(compilation.package, emit, shape)
         else:
             made += (BY_NAME[emit](compilation),)
     if not (check or no_verify) and set(emits) & set(TEXTS):
@@ -106,14 +115,3 @@ def _verify(made: Compilation) -> None:
         check_texts(made.definition, made.package)
     except ToolchainMissing as missing:
         say(f"the kernels were not compiled before they were written: {missing}")
-
-
-def _arch(given: str) -> str:
-    from normgen.launching.machine import OLDEST, is_too_old
-
-    if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", given):
-        raise click.BadParameter(f"{given!r} is no architecture such as sm_90", param_hint="--arch")
-    if is_too_old(given):
-        message = f"kernels need {OLDEST} (Ampere) or newer, and {given} is older"
-        raise click.BadParameter(message, param_hint="--arch")
-    return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,9 @@ import click
 
 from normgen.cli import files
 from normgen.cli.bench import DIRECTIONS
-from normgen.cli.options import attr_option, dtype_option, read_spec, size_option, spec_argument
+from normgen.cli.options import arch_option, attr_option, dtype_option, read_spec, size_option, spec_argument
 from normgen.cli.page import page_of
+from normgen.cli.sizes import BOTH, Setting, usual_sizes
 from normgen.cli.stages import checked
 
 if TYPE_CHECKING:
@@ -31,11 +33,13 @@ STAGES = ("ast", "ir", "grad", "plan", "cuda")
 )
 @size_option("The length of an axis for the summary, the plan and the text; the others get usual lengths.")
 @dtype_option("The element type for the summary, the plan and the text.")
+@arch_option("The GPU architecture that kernels and schedules are for.")
 @click.option(
     "--direction",
-    type=click.Choice(DIRECTIONS),
-    help="The direction of the CUDA text (default: forward).",
+    type=click.Choice((*DIRECTIONS, BOTH)),
+    help="The directions of the summary, the plan (default: both) and the CUDA text (default: forward).",
 )
+@click.option("--no-save", is_flag=True, help="Leave out what the forward saves for the backward.")
 @click.option(
     "-o",
     "--output",
@@ -50,7 +54,9 @@ def explain_command(
     stage: str | None,
     sizes: dict[str, int],
     dtype: str,
+    arch: str,
     direction: str | None,
+    no_save: bool,
     output: str,
     force: bool,
 ) -> None:
@@ -60,12 +66,16 @@ def explain_command(
     why the others were rejected; the bytes moved against the least possible. With --emit plan: every kernel
     of every strategy, then for these sizes the schedules that are taken, the next few, and why they are
     passed over. With --emit cuda: the kernels of one call, with its constants and without what these decide,
-    as one text for nvcc or NVRTC. Nothing is run; the device is taken to be an H200, and what was tuned for
-    one counts.
+    as one text for nvcc or NVRTC. Nothing is run; the device is taken to be the usual one of the
+    architecture, such as an H200 for sm_90, and what was tuned for one counts.
     """
-    if stage != "cuda" and (direction is not None or output != "-"):
-        given = "--direction" if direction is not None else "-o"
-        raise click.UsageError(f"{given} is for --emit cuda, the text of one call")
+    if stage != "cuda" and output != "-":
+        raise click.UsageError("-o is for --emit cuda, the text of one call")
+    if stage == "cuda" and direction == BOTH:
+        raise click.UsageError("--emit cuda prints one call: give --direction forward or backward")
+    from normgen.cli.offered import schedules
+    from normgen.launching.machine import usual_machine
+
     files.require_directory(output)
     if stage == "ast":
         from normgen.dsl.show import show_ast
@@ -74,19 +84,24 @@ def explain_command(
         click.echo(show_ast(parse(read_spec(spec))), nl=False)
         return
     made = checked(spec, attrs)
+
+    def setting(usual: str) -> Setting:
+        lengths = usual_sizes(made.package, sizes)
+        return Setting(lengths, dtype, usual_machine(arch), direction or usual, not no_save)
+
     if stage == "cuda":
-        made_page = (page_of(made.package, direction or DIRECTIONS[0], sizes, dtype),)
+        made_page = (page_of(made.package, setting(DIRECTIONS[0])),)
         if output == "-":
             files.to_stdout(made_page)
         else:
             files.write(made_page, Path(output), force)
         return
     if stage is None:
-        text = _summary(made, sizes, dtype)
+        text = _summary(made, setting)
     else:
         text = _stage(stage, made)
         if stage == "plan":
-            text += f"\n{_schedules(made, sizes, dtype)}"
+            text += f"\n{schedules(made.package, setting(BOTH))}"
     click.echo(text, nl=False)
 
 
@@ -103,24 +118,13 @@ def _stage(stage: str, made: Compilation) -> str:
             return made.plans()
 
 
-def _schedules(made: Compilation, sizes: dict[str, int], dtype: str) -> str:
-    from normgen.cli.offered import schedules
-    from normgen.cli.sizes import usual_sizes
-    from normgen.launching.machine import USUAL_MACHINE
-
-    return schedules(made.package, usual_sizes(made.package, sizes), dtype, USUAL_MACHINE)
-
-
-def _summary(made: Compilation, sizes: dict[str, int], dtype: str) -> str:
-    from normgen.cli.sizes import usual_sizes
-    from normgen.cli.summary import Setting, summarise, without_kernels
+def _summary(made: Compilation, setting: Callable[[str], Setting]) -> str:
+    from normgen.cli.summary import summarise, without_kernels
     from normgen.diagnostics import SpecError
-    from normgen.launching.machine import USUAL_MACHINE
 
     definition, derived = made.definition, made.derived
     try:
         package = made.package
     except SpecError as fault:
         return without_kernels(definition.program, derived, fault.diagnostics)
-    setting = Setting(usual_sizes(package, sizes), dtype, USUAL_MACHINE)
-    return summarise(definition, derived, package, setting)
+    return summarise(definition, derived, package, setting(BOTH))

@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import click
@@ -65,7 +66,7 @@ def write(outputs: tuple[Output, ...], directory: Path, force: bool) -> None:
         if existing == output.content:
             say(f"{path} is up to date")
             continue
-        if existing is not None and not force and not _ours(existing):
+        if existing is not None and not force and not _ours(path, existing):
             raise Refused(f"{path} was not written by normgen: --force replaces it")
         stale.append((path, output.content))
     try:
@@ -91,8 +92,12 @@ def differing(outputs: tuple[Output, ...], directory: Path) -> bool:
     return any_stale
 
 
-def _ours(content: bytes) -> bool:
-    return MARK.encode() in content[:_MARK_WITHIN]
+def _ours(path: Path, content: bytes) -> bool:
+    """Whether normgen wrote a file: texts say so, and a binary's description has its digest."""
+    if MARK.encode() in content[:_MARK_WITHIN]:
+        return True
+    told = _read(path.with_suffix(".json")) or b""
+    return MARK.encode() in told[:_MARK_WITHIN] and sha256(content).hexdigest().encode() in told
 
 
 def _read(path: Path) -> bytes | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from normgen.cli.sizes import Setting
     from normgen.launching.launch import Binding
     from normgen.launching.machine import Machine
     from normgen.package.direction import Direction
@@ -28,18 +29,17 @@ def taken(direction: Direction, binding: Binding, device: Machine) -> tuple[Alte
     return found[1], [f"tuned: {said_of(found[0])}; kept in {path}"]
 
 
-def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Machine) -> str:
+def schedules(package: Package, setting: Setting) -> str:
     """For each direction the schedules of its kernels, the next few of each, and the strategies passed
     over."""
+    from normgen.cli.sizes import BOTH
     from normgen.package.direction import directions
-    from normgen.runtime.calls.sizes import bind_sizes
 
-    where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
-    lines = [f"schedules for {where} in {dtype}, on {device.name}"]
+    lines = [f"schedules for {setting.text}"]
     for direction in directions(package):
-        if direction is not None:
-            binding = bind_sizes(direction, sizes, dtype).binding
-            lines += ["", direction.name, *_direction(direction, binding, device)]
+        if direction is not None and setting.direction in (BOTH, direction.name):
+            found = _direction(direction, setting.binding(direction), setting.device)
+            lines += ["", direction.name, *found]
     return "\n".join(lines) + "\n"
 
 

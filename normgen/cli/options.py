@@ -73,6 +73,18 @@ def dtype_option(text: str) -> Decorator:
     )
 
 
+def arch_option(text: str) -> Decorator:
+    """`--arch sm_90`: an architecture that kernels can be for."""
+    return click.option(
+        "--arch",
+        metavar="ARCH",
+        default="sm_90",
+        show_default=True,
+        callback=lambda _context, _parameter, given: _arch(given),
+        help=text,
+    )
+
+
 def read_spec(argument: str) -> Source:
     """The spec that SPEC names: a plain word is a bundled spec if there is one, anything else a file."""
     from normgen import bundled
@@ -154,3 +166,13 @@ def _value(text: str) -> object:
         return float(text)
     except ValueError:
         return text
+
+
+def _arch(given: str) -> str:
+    from normgen.launching.machine import is_too_old, too_old
+
+    if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", given):
+        raise click.BadParameter(f"{given!r} is no architecture such as sm_90", param_hint="--arch")
+    if is_too_old(given):
+        raise click.BadParameter(too_old(given), param_hint="--arch")
+    return given

@@ -9,27 +9,23 @@ import click
 from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
+    from normgen.cli.sizes import Setting
     from normgen.package.direction import Direction
     from normgen.package.records import Package
 
 
-def page_of(package: Package, direction: str, sizes: dict[str, int], dtype: str) -> Output:
-    """The page of a call with contiguous arrays of these lengths, named after the norm and the direction."""
+def page_of(package: Package, setting: Setting) -> Output:
+    """The page of a call with contiguous arrays, named after the norm and the direction."""
     from normgen.cli.offered import taken
-    from normgen.cli.sizes import usual_sizes
-    from normgen.launching.machine import USUAL_MACHINE
     from normgen.page.page import device_macros, page
-    from normgen.runtime.calls.sizes import bind_sizes
 
-    lengths = usual_sizes(package, sizes)
-    wanted = _direction(package, direction)
-    device = USUAL_MACHINE
-    alternative, notes = taken(wanted, bind_sizes(wanted, lengths, dtype).binding, device)
+    direction, device = setting.direction, setting.device
+    wanted = require_direction(package, direction)
+    alternative, notes = taken(wanted, setting.binding(wanted), device)
     plan = alternative.plan
-    where = ", ".join(f"{axis} = {length}" for axis, length in lengths.items())
     name = f"{package.name}_{direction}.cu"
     head = [
-        f"{MARK} from {package.name}.norm: the {direction} for {where} in {dtype}, on {device.name}.",
+        f"{MARK} from {package.name}.norm: the {direction} for {setting.text}.",
         *notes,
         f"It compiles by itself: nvcc -arch={device.arch} -cubin {name}",
         "(or NVRTC with -default-device, told where the headers of CUDA are).",
@@ -47,7 +43,8 @@ def _shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "1"
 
 
-def _direction(package: Package, name: str) -> Direction:
+def require_direction(package: Package, name: str) -> Direction:
+    """A direction of a norm; a usage error where there is none."""
     from normgen.package.direction import directions
 
     found = next((each for each in directions(package) if each is not None and each.name == name), None)

@@ -1,16 +1,49 @@
-"""Sizes for a summary: what the user gave, and where nothing was given a problem of usual proportions."""
+"""Calls to show or to compile for: what the user gave, and where nothing was given usual proportions."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from normgen.launching.launch import Binding
+    from normgen.launching.machine import Machine
+    from normgen.package.direction import Direction
     from normgen.package.records import Package
 
 ROW = 4096
 ROWS = 32768
+BOTH = "both"  # directions
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What calls have: lengths of the axes, an element type, a device; which directions there are of them,
+    and whether the forward writes what it saves."""
+
+    sizes: dict[str, int]
+    dtype: str
+    device: Machine
+    direction: str = BOTH
+    saves: bool = True
+
+    def results(self, direction: Direction) -> tuple[str, ...]:
+        """The results that a direction writes."""
+        return tuple(name for name, each in direction.results.items() if self.saves or each.role != "save")
+
+    def binding(self, direction: Direction) -> Binding:
+        """A call of a direction with contiguous arrays."""
+        from normgen.runtime.calls.sizes import bind_sizes
+
+        return bind_sizes(direction, self.sizes, self.dtype, wanted=self.results(direction)).binding
+
+    @property
+    def text(self) -> str:
+        """The lengths, the type and the device in a few words."""
+        where = ", ".join(f"{axis} = {length}" for axis, length in self.sizes.items())
+        return f"{where} in {self.dtype}, on {self.device.name}"
 
 
 def usual_sizes(package: Package, given: dict[str, int]) -> dict[str, int]:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from normgen.cli.sizes import BOTH
 from normgen.counting import counted
 
 if TYPE_CHECKING:
+    from normgen.cli.sizes import Setting
     from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Definition, Program
-    from normgen.launching.machine import Machine
     from normgen.package.direction import Direction
     from normgen.package.records import Package
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a summary is for: lengths of the axes, an element type, a device."""
-
-    sizes: dict[str, int]
-    dtype: str
-    device: Machine
 
 
 def summarise(definition: Definition, derived: Program | None, package: Package, setting: Setting) -> str:
@@ -37,11 +28,10 @@ def summarise(definition: Definition, derived: Program | None, package: Package,
         f"on {device.name} ({device.arch}, {counted(device.multiprocessors, 'multiprocessor')})"
     )
     for direction, program in zip(directions(package), (definition.program, derived), strict=True):
-        lines.append("")
         if direction is None or program is None:
-            lines.append("no backward: nothing is differentiated")
-        else:
-            lines += _direction(direction, program, setting)
+            lines += ["", "no backward: nothing is differentiated"] if setting.direction == BOTH else []
+        elif setting.direction in (BOTH, direction.name):
+            lines += ["", *_direction(direction, program, setting)]
     return "\n".join(lines) + "\n"
 
 
@@ -72,11 +62,11 @@ def formulas(program: Program) -> list[str]:
 def _direction(direction: Direction, program: Program, setting: Setting) -> Iterator[str]:
     from normgen.cli.offered import others, taken
     from normgen.cli.traffic import count_bytes
-    from normgen.runtime.calls.sizes import bind_sizes
 
-    yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
+    results = setting.results(direction)
+    yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(results)}"
     yield from (f"  {line}" for line in formulas(program))
-    binding = bind_sizes(direction, setting.sizes, setting.dtype).binding
+    binding = setting.binding(direction)
     chosen, notes = taken(direction, binding, setting.device)
     yield from (f"  {note}" for note in notes)
     for each in chosen.kernels:

@@ -135,7 +135,7 @@ class Accumulating:
         tiles = max(self._tiles(c, tile, single) for c in self.columns)
         shares = max(self._shares(c, tile, partials, single) for c in self.columns)
         # where there are many tiles, blocks take several
-        together = min(_MOST_WARPS // 2 // shares, power_of_two(tiles // multiprocessors)) or 1
+        together = power_of_two(min(_MOST_WARPS // 2 // shares, tiles // multiprocessors))
         return tile, shares, together
 
     def _tiles(self, column: ColumnRecord, tile: int, single: bool = False) -> int:
@@ -151,7 +151,7 @@ class Accumulating:
         partials //= 1 if single else self.call.size(column.kept)
         vectors = column.wide and column.op != "moments" and self.call.size(self.reduced) % 4 == 0
         at_once = _BATCH * 32 // tile * (4 if vectors else 1)
-        return min(_MOST_WARPS, power_of_two(-(-partials // at_once)))
+        return power_of_two(min(_MOST_WARPS, -(-partials // at_once)))
 
     def _form(self, name: str) -> FormRecord:
         return next(f for f in self.record.forms if f.form == name)

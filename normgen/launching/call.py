@@ -250,7 +250,7 @@ class Call:
         return Launch(
             source=text.filled(lambda name: _defined(name, given[name])),
             entry=form.entry,
-            grid=(grid, 1, 1) if isinstance(grid, int) else grid,
+            grid=grid if isinstance(grid, tuple) else (grid, 1, 1),
             block=(threads, 1, 1),
             shared=shared,
             format=codes,
@@ -272,12 +272,12 @@ def _defined(name: str, value: int | bool | str) -> str:
     match value:
         case bool():
             return f"constexpr bool {name} = {str(value).lower()};"
-        case int():
-            return f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
-        case _ if name.endswith("_t"):
+        case str() if name.endswith("_t"):
             return f"using {name} = {value};"
-        case _:
+        case str():
             return f"#define {name}{value}"
+        case _:
+            return f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
 
 
 def once(find: Callable[[K, Call], Found]) -> Callable[[K, Call], Found]:

@@ -66,6 +66,15 @@ def is_too_old(arch: str) -> bool:
     return arch != _HOST and int(arch[3:].rstrip("af")) < int(OLDEST[3:])
 
 
+def too_old(arch: str, device: str = "") -> str:
+    """What is said of an architecture that is too old, or of a device that has it."""
+    which = f"{device} ({arch})" if device else arch
+    return (
+        f"normgen needs a GPU of compute capability {OLDEST[3]}.{OLDEST[4]} or newer "
+        f"(A100, RTX 30, L4, H100, B200, ...); {which} is older"
+    )
+
+
 def architecture(arch: str) -> Architecture:
     """The facts of an architecture like `sm_90` or `sm_90a`; of one that is not known the least that those of
     its age have."""

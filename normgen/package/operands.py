@@ -6,6 +6,25 @@ from dataclasses import dataclass
 
 from normgen.package.constants import listing
 
+_MEANINGS = {
+    ("rows", ""): "rows",
+    ("split", ""): "columns of a row that a block takes",
+    ("blocks", ""): "blocks per segment of rows",
+    ("words", ""): "scratch: bits by which blocks tell one another what is there",
+    ("published", ""): "scratch: what blocks leave for one another",
+    ("chunks", ""): "groups of neighbouring columns",
+    ("chunks_per_group", ""): "groups of neighbouring columns along the innermost axis",
+    ("count", "elements"): "elements of the array",
+    ("count", "images"): "images that windows move over",
+    ("count", "lanes"): "threads side by side along an image",
+    ("count", "strips"): "thread groups, or blocks, side by side along an image",
+    ("count", "ranges"): "ranges that share the steps of an image",
+    ("count", "steps"): "steps of an image",
+    ("count", "length"): "steps of a range",
+    ("count", "size"): "elements of an image",
+    ("count", "channels"): "channels of an image",
+    ("count", ""): "words of bits in scratch memory",
+}
 ELEMENT = "type of this operand's elements"
 
 
@@ -118,6 +137,22 @@ class Parameter:
     kind: str
     name: str = ""
     axis: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """What it is, in a few words."""
+        match self.kind:
+            case "pointer":
+                return f"address of {self.name}"
+            case "partial":
+                return f"scratch: what blocks leave of {self.name}"
+            case "stride":
+                return f"elements of {self.name} from one step along {self.axis} to the next"
+            case "size":
+                return f"length of {self.axis}"
+            case "scalar":
+                return f"attr {self.name}"
+        return _MEANINGS[self.kind, self.name]
 
 
 @dataclass(frozen=True, slots=True)

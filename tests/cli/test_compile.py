@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -132,8 +133,11 @@ def test_kernels_compile_ahead_of_time(
     arguments = ["compile", "softmax", "--size", "D=512", "--arch", "sm_90"]
     assert run(*arguments, "--emit", "ptx", "-o", "made").exit_code == exits.OK
     made = {path.name: path.read_text() for path in Path("made").iterdir()}
-    assert len(made) == 2 and all(name.endswith(".sm_90.ptx") for name in made)
-    for name, text in made.items():
+    told = {name: json.loads(text) for name, text in made.items() if name.endswith(".json")}
+    texts = {name: text for name, text in made.items() if name.endswith(".bf16.D512.sm_90.ptx")}
+    assert len(texts) == len(told) == len(made) // 2
+    assert {each["binary"]["file"] for each in told.values()} == texts.keys()
+    for name, text in texts.items():
         assert f".entry {name.partition('.')[0]}(" in text and ".target sm_90" in text
     assert run(*arguments, "--emit", "ptx", "-o", "made", "--check").exit_code == exits.OK
 

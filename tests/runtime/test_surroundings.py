@@ -100,7 +100,9 @@ def test_devices_that_are_too_old(arch: str, taken: bool) -> None:
     if taken:
         assert CudaExecutor(driver=driver).device.arch == arch
         return
-    with pytest.raises(DeviceMissing, match=r"^Imaginary is sm_75: kernels need sm_80 \(Ampere\) or newer$"):
+    with pytest.raises(
+        DeviceMissing, match=r"^normgen needs .* 8\.0 or newer .*; Imaginary \(sm_75\) is older$"
+    ):
         CudaExecutor(driver=driver)
 
 

@@ -21,7 +21,7 @@ from normgen.devices.cuda.driver import Driver, FunctionReport
 from normgen.devices.cuda.toolchains import make_driver
 from normgen.errors import DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
-from normgen.launching.machine import OLDEST, ORDINARY_SHARED, PORTABLE_CLUSTER, Machine, is_too_old
+from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine, is_too_old, too_old
 from normgen.locks import new_lock, new_reentrant_lock
 from normgen.package.device_functions import inlined
 
@@ -57,8 +57,7 @@ class CudaExecutor:
         self.context = context or self.driver.primary(index)
         self.device: Machine = self.context.device
         if is_too_old(self.device.arch):
-            what = f"{self.device.name} is {self.device.arch}"
-            raise DeviceMissing(f"{what}: kernels need {OLDEST} (Ampere) or newer")
+            raise DeviceMissing(too_old(self.device.arch, self.device.name))
         self._cache = cache
         self._lock = new_lock()
         self._gates: dict[str, threading.Lock] = {}

@@ -27,10 +27,13 @@ def bind_sizes(
     dtypes: str | Mapping[str, str],
     alignment: int = 16,
     device: DeviceKey = ("cuda", 0),
+    wanted: tuple[str, ...] | None = None,
 ) -> Bound:
-    """A call with contiguous arrays of these lengths, every operand present and every result wanted."""
+    """A call with contiguous arrays of these lengths, every operand present and every result `wanted`, or
+    some."""
     views = stand_ins(direction, sizes, dtypes, alignment, device)
-    return bind(direction, views, {}, tuple(direction.results), types=dict(_unread(direction, dtypes)))
+    results = tuple(direction.results) if wanted is None else wanted
+    return bind(direction, views, {}, results, types=dict(_unread(direction, dtypes)))
 
 
 def imagined(

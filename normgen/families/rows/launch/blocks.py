@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd, prod
 
 from normgen.families.rows.launch.forms import form_of, store_quantum
@@ -61,7 +62,7 @@ class RowBlocks:
         always = form.far and not full
         paired = always or schedule.paired or by_segment
         self.far = paired and not kernel.pieces
-        self.wide = self._reach() >= INT_LIMIT if wide is None else wide
+        self.wide = any(each >= INT_LIMIT for each in self._reaches()) if wide is None else wide
 
     def partials_of(self, column: ColumnRecord) -> tuple[int, int]:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""
@@ -135,15 +136,13 @@ class RowBlocks:
         row_blocks = min(range(1, min(self.rows, room) + 1), key=longest)
         return row_blocks, min(room // row_blocks, self._chunks())
 
-    def _reach(self) -> int:
-        """The largest number that an index must hold."""
+    def _reaches(self) -> Iterator[int]:
+        """Numbers that an index must hold."""
         kernel = self.kernel
         operands = (*kernel.reads, *kernel.writes, *kernel.final_reads, *kernel.finals)
         rows, teams = self.rows * self.segments, self.schedule.teams * self.schedule.batch
-        rows += min(64 * teams * self.blocks_per_segment, rows + teams)  # blocks that walk look ahead
-        return max(
-            rows,
-            max((prod(self.partials_of(c)) for c in self.columns), default=0),
-            self.published,
-            self.call.reach_of_rows(operands, kernel.kept[-1:]) if self.far else self.call.reach(),
-        )
+        if 2 * rows + teams >= INT_LIMIT:  # blocks that walk look ahead
+            yield rows + min(64 * teams * self.blocks_per_segment, rows + teams)
+        yield from (prod(self.partials_of(c)) for c in self.columns)
+        yield self.published
+        yield self.call.reach_of_rows(operands, kernel.kept[-1:]) if self.far else self.call.reach()

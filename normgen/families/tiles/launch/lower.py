@@ -133,7 +133,7 @@ def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
     wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
     high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
     wide = min(wide, power_of_two(columns))
-    high = max(16, min(high, power_of_two(rows)))
+    high = max(16, power_of_two(min(high, rows)))
     each = sum(map(call.itemsize, turned))
     while high > 16 and each * high * wide > _SHARED:
         high //= 2
