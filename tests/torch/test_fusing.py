@@ -8,7 +8,7 @@ from functools import wraps
 import pytest
 
 from tests.torch.norms import drawn, nt, torch
-from tests.torch.test_lookalikes import EarlyNorm
+from tests.torch.other_norms import EarlyNorm
 
 nn, fusing = torch.nn, pytest.importorskip("normgen.torch.patching.fusing")
 

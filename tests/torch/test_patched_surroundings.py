@@ -7,8 +7,8 @@ import copy
 import pytest
 
 from tests.torch.norms import nt, torch
+from tests.torch.other_norms import EarlyNorm
 from tests.torch.test_fusing import Prenorm, agree, slopes
-from tests.torch.test_lookalikes import EarlyNorm
 
 checkpointing = pytest.importorskip("torch.utils.checkpoint")
 nn = torch.nn

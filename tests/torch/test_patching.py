@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from tests.torch.norms import nt, torch
-from tests.torch.test_lookalikes import EarlyNorm
+from tests.torch.other_norms import EarlyNorm
 from tests.torch.test_modules import CASES, copies
 
 nn = torch.nn
