@@ -3,7 +3,8 @@ reduction.
 
     python bench/dependent.py --out $OUT/dependent
 
-One process for each way to launch: PyCUDA, cuda-bindings without the permission to start early, and with it.
+One process for each way to launch: cuda-bindings without the permission to start early, and with it, and
+PyCUDA, which has it too.
 Every result is compared with that of the same launches one at a time, to the bit, and with float64. A chain
 goes to and fro between two sets of arrays, each kernel with a weight of its own, so that what is read or
 overwritten too early shows. Writes OUT.json and OUT.md; exits with 1 if anything was wrong.
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 WAYS = {
-    "pycuda": ("pycuda", False),
     "cuda-bindings": ("cuda-bindings", False),
     "programmatic": ("cuda-bindings", True),
+    "pycuda": ("pycuda", True),
 }
 KERNELS = 20  # of a chain
 COLUMNS = 4096

@@ -190,9 +190,9 @@ def repeated(prepared: PreparedCall, numbers: tuple[int, ...], layouts: tuple[La
         results.append(None)
         return fields(results)
 
-    launcher = None if prepared.idle else native.launcher_of(prepared)
-    if launcher is None:
+    if prepared.idle:
         return Known(call)
+    launcher = native.launcher_of(prepared)
     if prepared.device != HOST:
         native.EXTENSION.ask()
 

@@ -153,7 +153,7 @@ def described() -> str:
     if isinstance(made, str):
         return f"in Python: {made}"
     if made.place(default_cache()).exists():
-        return "in C++, where cuda-bindings launches"
+        return "in C++"
     return "in Python, until the first call on a GPU has had the part in C++ built, which takes half a minute"
 
 

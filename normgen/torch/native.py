@@ -118,16 +118,12 @@ class Launcher:
     function: Callable[[Step], int]  # the address of what a step launches
 
 
-def launcher_of(prepared: PreparedCall) -> Launcher | None:
-    """What launches the kernels of a call, if compiled code can; None where the launcher keeps functions to
-    itself."""
+def launcher_of(prepared: PreparedCall) -> Launcher:
+    """What launches the kernels of a call."""
     if prepared.device == HOST:
         return Launcher(host_launcher().ADDRESS, 0, host_launcher().handle)
-    context = context_of(prepared.device)
-    addresses = context.launch_addresses
-    if addresses is None:
-        return None
-    return Launcher(*addresses, lambda step: context.function_address(step.function.handle))
+    driver = context_of(prepared.device).driver
+    return Launcher(driver.launch_kernel, driver.is_capturing, lambda step: int(step.function.handle.address))
 
 
 def prepared_in_extension(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from normgen.devices.host import launcher
+from normgen.devices.launch_kernel import LaunchKernel, address_of
 from normgen.runtime.calls.prepared import PreparedCall
 from normgen.torch.native import Launcher
 
@@ -26,11 +27,11 @@ class HostLauncher:
         self.launches: list[Launched] = []
         # What the next launches answer, or what tells it; 0: they run, as all others do.
         self.codes: list[int | Callable[[], int]] = []
-        self._function = launcher.LaunchKernel(self._launch)
+        self._function = LaunchKernel(self._launch)
 
     def of(self, prepared: PreparedCall) -> Launcher:
         """What launches the kernels of a call: `normgen.torch.native.launcher_of`."""
-        return Launcher(launcher.address_of(self._function), 0, launcher.handle)
+        return Launcher(address_of(self._function), 0, launcher.handle)
 
     def _launch(self, configuration: Any, function: int, arguments: Any, extra: Any) -> int:
         code = self.codes.pop(0) if self.codes else 0

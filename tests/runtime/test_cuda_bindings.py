@@ -1,26 +1,9 @@
-"""What cuda-bindings alone does: launches with attributes on foreign streams, contexts without PyCUDA."""
+"""What cuda-bindings alone does: contexts without PyCUDA."""
 
 from __future__ import annotations
 
 from tests.fakes.machine import Machine
-from tests.runtime.test_launchers import ARGUMENTS, PRELUDE, launches
-
-
-def test_a_launch_may_start_early_where_the_device_lets_it(bindings_machine: Machine) -> None:
-    code = """
-    from normgen.devices.cuda.cuda_bindings import CudaBindingsDriver
-    executor = CudaExecutor(0)
-    assert not CudaExecutor(0, CudaBindingsDriver(programmatic=False)).device.programmatic
-    print(executor.device.programmatic)
-    function = executor.function("text", "kernel", 0)
-    for programmatic in (executor.device.programmatic, False):
-        executor.launch(function, launch_of(2048, 1, programmatic), packed, (), 0xabc0)
-    """
-    assert bindings_machine.check(PRELUDE + code) == "True\n"
-    plain = f"launch kernel grid 3,1,1 block 64,1,1 shared 2048 stream 0xabc0 in primary0 args {ARGUMENTS}"
-    # 6 is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    assert launches(bindings_machine) == [f"{plain} attribute 6=1", plain]
-    assert bindings_machine.check(PRELUDE + code, FAKE_CUDA_MAJOR="8") == "False\n"
+from tests.runtime.test_launchers import PRELUDE, launches
 
 
 def test_the_context_of_another_library_is_used(bindings_machine: Machine) -> None:

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from normgen.errors import DeviceMissing, ToolchainMissing
+from normgen.errors import DeviceMissing, NoDevice, ToolchainMissing
 from tests.fakes.machine import Machine
 
 PACKED = struct.pack("PPi", 0x1234, 0, 7)
@@ -54,15 +54,33 @@ def test_a_kernel_is_compiled_loaded_and_launched(machine: Machine) -> None:
     assert launches(machine) == [
         f"launch kernel grid 3,1,1 block 64,1,1 shared 100000 stream (nil) in primary0 args {ARGUMENTS}"
     ]
-    # Modules go before streams, streams before the context.
-    ends = [line.split()[0] for line in machine.log if line.startswith(("unload", "unstream", "release"))]
-    streams = ["unstream"] if machine.launcher == "pycuda" else []
-    assert ends == ["unload", *streams, "release"]
+    # Modules go before the context.
+    ends = [line.split()[0] for line in machine.log if line.startswith(("unload", "release"))]
+    assert ends == ["unload", "release"]
     machine.check(PRELUDE + code)
     assert len(machine.compiles) == 1, "a second process compiles nothing"
     machine.nvcc(version="nvcc: recorder, V14")
     machine.check(PRELUDE + code)
     assert len(machine.compiles) == 2
+
+
+def test_a_launch_may_start_early_where_the_device_lets_it(machine: Machine) -> None:
+    """On anyone's stream."""
+    code = """
+    executor = CudaExecutor(0)
+    unwilling = type(executor.driver)(programmatic=False)
+    if unwilling.name != "pycuda":  # which has one object for a context, and lets go of it with that
+        assert not CudaExecutor(0, unwilling).device.programmatic
+    print(executor.device.programmatic)
+    function = executor.function("text", "kernel", 0)
+    for programmatic in (executor.device.programmatic, False):
+        executor.launch(function, launch_of(2048, 1, programmatic), packed, (), 0xabc0)
+    """
+    assert machine.check(PRELUDE + code) == "True\n"
+    plain = f"launch kernel grid 3,1,1 block 64,1,1 shared 2048 stream 0xabc0 in primary0 args {ARGUMENTS}"
+    # 6 is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    assert launches(machine) == [f"{plain} attribute 6=1", plain]
+    assert machine.check(PRELUDE + code, FAKE_CUDA_MAJOR="8") == "False\n"
 
 
 def test_threads_children_and_launches_that_are_held(machine: Machine) -> None:
@@ -161,8 +179,8 @@ def test_the_compiler_fails(machine: Machine) -> None:
 
 NOWHERE = {"CUDA_HOME": "/nonexistent", "PATH": "/nonexistent", "HIDE": "everything"}
 FAULTS = {
-    "no device": ({"devices": 0}, DeviceMissing, "the CUDA driver finds no device"),
-    "no library": ({"LD_LIBRARY_PATH": ""}, DeviceMissing, "finds no CUDA driver"),
+    "no device": ({"devices": 0}, NoDevice, "the CUDA driver finds no device"),
+    "no library": ({"LD_LIBRARY_PATH": ""}, NoDevice, "finds no CUDA driver"),
     "no package": ({"HIDE": "package"}, DeviceMissing, "pip install"),
     "no such device": ({"INDEX": "3"}, DeviceMissing, "no CUDA device 3: there are 1"),
     "no nvcc": (NOWHERE, ToolchainMissing, "needs nvcc"),

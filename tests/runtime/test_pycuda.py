@@ -8,29 +8,6 @@ from tests.fakes.machine import Machine
 from tests.runtime.test_launchers import PRELUDE, launches
 
 
-def test_pycuda_launches_on_foreign_streams(pycuda_machine: Machine) -> None:
-    code = """
-    executor = CudaExecutor(0)
-    function = executor.function("text", "kernel", 0)
-    (relay,) = executor.context._relays
-    assert relay.cell is not None, "the layout of PyCUDA's streams is not as known"
-    for cell in (relay.cell, None):
-        relay.cell = cell
-        for stream in (0xabc0, 0, 0xdef0):
-            executor.launch(function, launch_of(), packed, (), stream)
-            assert relay.stream.handle == relay.own
-    print(hex(relay.own))
-    """
-    own = pycuda_machine.check(PRELUDE + code).strip()
-    said = [line.split(" in ")[0].split()[-1] for line in launches(pycuda_machine)]
-    assert said == ["0xabc0", "(nil)", "0xdef0", own, "(nil)", own]
-    # Without that trick events tie a stream of PyCUDA's own to the caller's, before and after.
-    order = [line.split(" grid")[0] for line in pycuda_machine.log]
-    order = [line for line in order if line.split()[0] in ("record", "wait", "launch")]
-    around = ["record 0xabc0", f"wait {own}", "launch kernel", f"record {own}", "wait 0xabc0"]
-    assert order[3:9] == [*around, "launch kernel"]
-
-
 def test_what_a_thread_that_is_gone_made_is_taken_down_too(pycuda_machine: Machine) -> None:
     code = """
     thread = threading.Thread(target=lambda: globals().update(kept=cuda.executor_of(("cuda", 0))))
@@ -38,7 +15,7 @@ def test_what_a_thread_that_is_gone_made_is_taken_down_too(pycuda_machine: Machi
     kept.launch(kept.function("text", "kernel", 0), launch_of(), packed, (), 0xabc0)
     """
     pycuda_machine.check(PRELUDE + code)
-    assert [line.split()[0] for line in pycuda_machine.log[-2:]] == ["unload", "unstream"]
+    assert pycuda_machine.log[-1] == "unload in primary0"
 
 
 @pytest.mark.parametrize("first", ["autoinit", "ours"])

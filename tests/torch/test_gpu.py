@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from normgen.devices.executors import context_of
 from normgen.torch.native import EXTENSION
 from tests.threads import at_once
 from tests.torch.norms import CASES, batch, every_case, gradients, nt, same, torch
@@ -197,8 +196,6 @@ def test_threads_do_not_disturb_one_another(case):
 @pytest.fixture
 def python(runs):
     """The steps that run in Python."""
-    if not context_of(("cuda", 0)).launch_addresses:
-        pytest.skip("this launcher keeps its functions to itself")
     if EXTENSION.build() is None:
         pytest.skip(EXTENSION.fault)
     return runs

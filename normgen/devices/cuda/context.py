@@ -1,23 +1,27 @@
 """What all launchers have in common: contexts, memory, events and streams, by the driver's API.
 
-A launcher adds how that API is called (`LauncherDriver.ask`), how contexts are retained and made current, and
-how functions are loaded and launched.
+Kernels are loaded and launched by it too, so that they may start early and on anyone's stream, and so that
+compiled code launches the same functions. A launcher adds how that API is called (`LauncherDriver.ask`), and
+how contexts are retained and made current.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import sys
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from normgen.devices.cuda.driver import Compiler, FunctionReport, Loaded
+from normgen.devices.launch_kernel import address_of, starter
 from normgen.errors import DeviceMissing, DriverError
-from normgen.launching.launch import DEFAULT_STREAM, Fire, Launch
+from normgen.launching.launch import DEFAULT_STREAM, Buffer, Fire, Launch
 from normgen.launching.machine import Machine, architecture
-from normgen.locks import new_lock
+from normgen.locks import cached_property, new_lock
 
 # Numbers of CUDA's header: CU_DEVICE_ATTRIBUTE_ by what it is here,
 _MAJOR, _MINOR = 75, 76
@@ -36,9 +40,11 @@ _MOST_DYNAMIC_SHARED, _LARGE_CLUSTERS = 8, 14
 _POINTER_DEVICE = 9
 _NO_TIMING = 2
 _NOT_READY = 600
+# No context is current, or another one than the function's.
+_WRONG_CONTEXT = (201, 400)
 
 
-class Context(ABC):
+class Context:
     """One CUDA context of one device. In a `with` block it is current, whatever was current before.
 
     Functions, modules and memory are opaque outside of the driver that made them. Every method may be called
@@ -64,21 +70,14 @@ class Context(ABC):
     ) -> None:
         self.driver.call("cuCtxPopCurrent")
 
-    @abstractmethod
-    def load(self, binary: bytes) -> Any:
+    def load(self, binary: bytes) -> Owned:
         """A module. DriverError where the driver does not take the binary."""
+        return Owned(self, "cuModuleLoadData", "cuModuleUnload", binary)
 
-    @abstractmethod
-    def function(self, module: Any, entry: str) -> Any: ...
+    def function(self, module: Owned, entry: str) -> Function:
+        """A kernel of a module."""
+        return Function(int(self._call("cuModuleGetFunction", module.handle, entry.encode())), module)
 
-    @abstractmethod
-    def attribute(self, function: Any, number: int) -> int:
-        """An attribute of a function, where the context is current."""
-
-    @abstractmethod
-    def set_attribute(self, function: Any, number: int, value: int) -> None: ...
-
-    @abstractmethod
     def launcher(self, loaded: Loaded, launch: Launch) -> Fire:
         """What launches a function on anyone's stream, with the parameters' bytes in their native layout.
         (Nothing here looks at the memory that it touches.)
@@ -86,6 +85,21 @@ class Context(ABC):
         `launch.programmatic`: it may start while the kernel before it ends. A permission, asked for only
         where the device says that it is one.
         """
+        start = starter(self.driver.launch_kernel, launch)
+
+        def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
+            function = loaded.handle.address
+            code = start(function, packed, stream)
+            if code in _WRONG_CONTEXT:
+                # Mostly the caller's framework has this context current; a thread that never used CUDA does
+                # not.
+                self.settle()
+                with self:
+                    code = start(function, packed, stream)
+            if code:
+                raise self.driver.refused("cuLaunchKernelEx", code)
+
+        return fire
 
     def settle(self) -> None:
         """Make a primary context current for good in a thread that has none: its launches are then plain."""
@@ -97,29 +111,19 @@ class Context(ABC):
         """The context as the driver's API takes it."""
         return self.handle
 
-    @property
-    def launch_addresses(self) -> tuple[int, int] | None:
-        """The addresses of cuLaunchKernelEx and cuStreamIsCapturing, by which compiled code launches; None
-        where the launcher does not tell the addresses of functions."""
-        return None
-
-    def function_address(self, function: Any) -> int:
-        """The address of a function's handle, for compiled code."""
-        raise NotImplementedError
-
-    def report(self, function: Any) -> FunctionReport:
+    def report(self, function: Function) -> FunctionReport:
+        call = self.driver.call
         with self:
-            return FunctionReport(*(self.attribute(function, number) for number in _REPORTED))
+            found = (call("cuFuncGetAttribute", number, function.address) for number in _REPORTED)
+            return FunctionReport(*map(int, found))
 
-    def allow_shared(self, function: Any, size: int) -> None:
+    def allow_shared(self, function: Function, size: int) -> None:
         """Let launches ask for up to `size` bytes of dynamic shared memory, beyond the usual 48 KiB."""
-        with self:
-            self.set_attribute(function, _MOST_DYNAMIC_SHARED, size)
+        self._call("cuFuncSetAttribute", function.address, _MOST_DYNAMIC_SHARED, size)
 
-    def allow_large_clusters(self, function: Any) -> None:
+    def allow_large_clusters(self, function: Function) -> None:
         """Let the function's clusters have more than the portable 8 blocks."""
-        with self:
-            self.set_attribute(function, _LARGE_CLUSTERS, 1)
+        self._call("cuFuncSetAttribute", function.address, _LARGE_CLUSTERS, 1)
 
     def allocate(self, size: int) -> Memory:
         try:
@@ -209,6 +213,13 @@ class Owned:
                 self._context.driver.call(self._give_back, self.handle)
 
 
+class Function(NamedTuple):
+    """A kernel, which keeps its module."""
+
+    address: int  # of its handle
+    module: Owned
+
+
 class Memory(Owned):
     """Device memory."""
 
@@ -229,7 +240,7 @@ class LauncherDriver(ABC, Generic[C]):
     name: str
     usual_compiler: Compiler
 
-    def __init__(self, programmatic: bool = False, compiler: Compiler | None = None) -> None:
+    def __init__(self, programmatic: bool = True, compiler: Compiler | None = None) -> None:
         self.programmatic = programmatic
         self.compiler = compiler or self.usual_compiler
         self.closed = False
@@ -237,6 +248,27 @@ class LauncherDriver(ABC, Generic[C]):
         self._process = os.getpid()
         self._primaries: dict[int, C] = {}
         self._others: dict[Any, C] = {}
+
+    @cached_property
+    def library(self) -> Any:
+        """The driver library. Whoever calls it has had CUDA initialised."""
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+    @cached_property
+    def launch_kernel(self) -> int:
+        """The address of cuLaunchKernelEx."""
+        return self._address("cuLaunchKernelEx")
+
+    @cached_property
+    def is_capturing(self) -> int:
+        """The address of cuStreamIsCapturing."""
+        return self._address("cuStreamIsCapturing")
+
+    def _address(self, name: str) -> int:
+        try:
+            return address_of(getattr(self.library, name))
+        except AttributeError as fault:
+            raise DeviceMissing(f"the CUDA driver is too old: it has no {name}; update it") from fault
 
     @abstractmethod
     def ask(self, name: str, *arguments: Any) -> tuple[int, Any]:

@@ -9,33 +9,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from normgen.devices.launch_kernel import LaunchKernel, address_of
+from normgen.devices.launch_kernel import arguments as arguments_of
 from normgen.launching.launch import Buffer, Fire, Launch
 
 _log = logging.getLogger("normgen")
 _FAILED = 719  # CUDA_ERROR_LAUNCH_FAILED
-_BUFFER, _SIZE = 1, 3  # places of the arguments and their size in what follows CU_LAUNCH_PARAM_*
-
-
-class Configuration(ctypes.Structure):
-    """The driver's CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("attribute_count", ctypes.c_uint),
-    )
-
-
-LaunchKernel = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.POINTER(Configuration),
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_void_p),
-)
 
 
 class Step(Protocol):
@@ -72,19 +51,13 @@ def launch(configuration: Any, function: int, arguments: Any, extra: Any) -> int
         told, step = configuration.contents, step_of(function)
         launch = step.launch
         assert (*told.grid, *told.block, told.shared) == (*launch.grid, *launch.block, launch.shared)
-        size = ctypes.cast(extra[_SIZE], ctypes.POINTER(ctypes.c_size_t)).contents.value
-        packed = ctypes.string_at(extra[_BUFFER], size)
+        packed = arguments_of(extra)
         pool = dict(zip(step.places, struct.unpack(launch.format, packed), strict=True))
         step.fire(packed, step.memory(pool), 0)
     except Exception:
         _log.exception("a launch on the host")
         return _FAILED
     return 0
-
-
-def address_of(function: Any) -> int:
-    """The address of a function of the type of cuLaunchKernelEx."""
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 _FUNCTION = LaunchKernel(launch)
