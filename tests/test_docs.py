@@ -41,7 +41,7 @@ NOT_CLONED = (".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "resu
 ANSWER = "answer:"
 # A Python session that is given snippets, one JSON string per line.
 SESSION = f"""
-import json, sys, traceback
+import json, os, sys, traceback
 sys.path.insert(0, "")
 names = {{"__name__": "__main__"}}
 for line in sys.stdin:
@@ -51,6 +51,7 @@ for line in sys.stdin:
     except BaseException:
         traceback.print_exc()
         print("{ANSWER} failed", flush=True)
+os._exit(0)  # PyTorch takes seconds to clean up
 """
 # Snippets that only `make test-torch` runs.
 _OF_TORCH = re.compile(r"\b(torch|nt)\b")

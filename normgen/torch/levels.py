@@ -81,8 +81,8 @@ class _Level:
 
     def _first_derivative(self) -> Derivative | None:
         forward, backward = self._forward, self._backward
-        # A spec may differentiate what it does not return: then no gradient can come in.
-        if backward is None or not any(
+        # A spec may differentiate what it does not return: then not every gradient can come in.
+        if backward is None or not all(
             backward.operands[name].source in forward.results for name in backward.mentioned
         ):
             return None

@@ -123,6 +123,12 @@ def test_quantised_outputs_require_no_gradient_beside_one_that_does():
     assert [each.requires_grad for each in made] == [True, False, False]
 
 
+def test_what_differentiates_more_than_it_returns_requires_no_gradient():
+    """The cotangent of `y` cannot come in, and gradients without it would be wrong in silence."""
+    text = "norm n\ninput x[..., D]\noutput h[..., D] = 2 * x\nlet y[..., D] = h * h\ngrad h, y wrt x\n"
+    assert not nt.load(text)(drawn(3, 8)).requires_grad
+
+
 def test_what_rounds_on_purpose_has_the_derivative_of_the_spec():
     """Differences cannot see a straight-through derivative: the reference has the same."""
     text = """norm coarse "Halved, and rounded on the way."
