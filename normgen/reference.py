@@ -36,6 +36,14 @@ class Reference:
     def _programs(self) -> tuple[Program, Program | None]:
         return self._make()
 
+    def _repr_html_(self) -> str:
+        """The formulas of both directions, for notebooks."""
+        from normgen.ir.mathml import formulas_html
+
+        titled = zip(("forward", "backward"), self._programs, strict=True)
+        shown = [(title, formulas_html(program)) for title, program in titled if program is not None]
+        return "".join(f"<div><strong>{title}</strong>{formulas}</div>" for title, formulas in shown)
+
     def forward(self, *arrays: Any, **named: Any) -> Any:
         """Outputs, then saves. A state that is updated follows, as `new_<state>`."""
         program, _ = self._programs

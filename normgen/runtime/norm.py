@@ -6,18 +6,20 @@ Generated modules import one name from here alone, `load_norm`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from html import escape
 from typing import Any
 
 from normgen.devices.executors import Executor, device_key, executor_of
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.machine import USUAL_MACHINE, Machine
 from normgen.package import records
-from normgen.package.direction import directions, result_tuple
+from normgen.package.direction import directions, result_tuple, tuple_name
 from normgen.package.plain import package_of, schema
 from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.calls.dispatch import Dispatcher
 from normgen.runtime.calls.plan import Plan
 from normgen.runtime.calls.sizes import Sizes, bind_sizes, imagined
+from normgen.runtime.described import call_signature, call_text, own_method
 from normgen.runtime.planning.tuned import plan_tuned
 
 
@@ -54,7 +56,7 @@ class Norm:
 
     `forward` and `backward` run where their arrays are: on the host for NumPy arrays, on their device
     and the caller's stream for CUDA arrays of any library, and return arrays of the same kind. Calls
-    may come from any number of threads.
+    may come from any number of threads. Calling the norm itself is `forward` without its saves.
     """
 
     def __init__(
@@ -78,6 +80,11 @@ class Norm:
             for each, result in zip(found, types, strict=False)
         }
         self._forward = self._dispatchers["forward"]
+        outputs = [name for name, each in self._forward.direction.results.items() if each.role != "save"]
+        self._outputs = result_tuple(tuple_name(package.name, "outputs"), tuple(outputs))
+        for name, each in self._dispatchers.items():
+            setattr(self, name, own_method(getattr(Norm, name), self, package, each.direction))
+        self.__signature__ = call_signature(package, self._forward.direction)
 
     @property
     def name(self) -> str:
@@ -85,7 +92,7 @@ class Norm:
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        return self.package.doc
+        return call_text(self.package, self._forward.direction)
 
     @property
     def forward_args(self) -> tuple[str, ...]:
@@ -108,6 +115,14 @@ class Norm:
                 "a generated module holds no reference; load the spec for that: normgen.load(...).reference"
             )
         return self._reference
+
+    def __call__(
+        self, *arrays: Any, out: Mapping[str, Any] | None = None, stream: Any = None, **named: Any
+    ) -> Any:
+        """The output, or a named tuple of several: `forward` without its saves."""
+        made = self._forward.call(arrays, named, (False,), out, stream, None, None)
+        fields = self._outputs._fields
+        return made[0] if len(fields) == 1 else self._outputs._make(made[: len(fields)])
 
     def forward(
         self,
@@ -244,6 +259,12 @@ class Norm:
         )
         results = ", ".join(tensor.text for tensor in self._forward.direction.results.values())
         return f"<{self.name}: {operands}{'; ' if attrs else ''}{attrs} -> {results}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what is taken and returned and, where the spec is known, the formulas."""
+        formulas = "" if self._reference is None else self.reference._repr_html_()
+        head = f"<code>{escape(repr(self)[1:-1])}</code><p>{escape(self.package.doc)}</p>"
+        return f"<div>{head}{formulas}</div>"
 
     def dispatcher(self, direction: str) -> Dispatcher:
         """What runs the calls of a direction, for those who prepare them."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from normgen.package.direction import result_tuple, tuple_name
+from normgen.runtime.described import call_signature, call_text
 from normgen.runtime.norm import Norm
 from normgen.torch import private
 from normgen.torch.autocast import full, widened
@@ -40,8 +41,9 @@ class NormFunction:
     def __init__(self, norm: Norm) -> None:
         self.norm = norm
         self.__name__ = norm.name
-        self.__doc__ = norm.package.doc
         self._step = step = first_step(norm)
+        self.__doc__ = call_text(norm.package, step.direction, ())
+        self.__signature__ = call_signature(norm.package, step.direction, ())
         attach(step)
         derivative = step.derive()
         if derivative is not None:
@@ -85,6 +87,10 @@ class NormFunction:
         from normgen.torch.loading import restored
 
         return restored, (self.norm.package.spec, self.norm.package.folded)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: operands, outputs and formulas."""
+        return self.norm._repr_html_()
 
     def __repr__(self) -> str:
         return f"<normgen.torch function {self.norm!r}>"

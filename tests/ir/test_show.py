@@ -64,3 +64,27 @@ def test_a_program() -> None:
         "output y[..., (G C)]: like w = m * w * x * rstd / 3\n"
         "update s = s + 1\n"
     )
+
+
+def test_a_choice_by_sign_is_a_sign() -> None:
+    shown = show(value("-r * w if x < 0 else 0 if x == 0 else r * w"))
+    assert shown == "sign(x) * w * r"
+    assert show(value("1 - (-3 * r if x < 0 else 0 if x == 0 else 3 * r)")) == "1 - 3 * sign(x) * r"
+    assert "sign" not in show(value("r if x < 0 else 0 if x == 0 else r"))
+    assert "sign" not in show(value("-r if x < 0 else 0 if w == 0 else r"))
+
+
+def test_a_number_stands_right_of_what_it_is_compared_with() -> None:
+    assert show(value("w if x == 0 else r")) == "w if x == 0 else r"
+
+
+def test_what_is_used_twice_and_reduces_is_shown_once() -> None:
+    text = (
+        "norm power\nattr eps = 1e-6\ninput x[..., D]\noutput m[...] = mean[D](abs(x)) + eps\n"
+        "output y[..., D] = x * (mean[D](x^2) + eps)^-2 + exp(mean[D](x^2) + eps)"
+    )
+    assert show_program(written(text).program).splitlines()[3:] == [
+        "output m[...]: like x = sum[D](abs(x)) / size[D] + eps",
+        "let s0 = sum[D](x^2) / size[D] + eps",
+        "output y[..., D]: like x = x / s0^2 + exp(s0)",
+    ]

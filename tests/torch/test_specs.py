@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 import normgen
@@ -190,3 +192,14 @@ def test_second_derivatives_have_the_element_types_of_operands(dtype, params):
         found.append(grad(sum(each.double().sin().sum() for each in first), given))
     assert [each.dtype for each in found[0]] == [dtype, params]
     same([each.double() for each in found[0]], list(found[1]), 0.05)
+
+
+def test_a_function_describes_itself() -> None:
+    function = nt.load("batchnorm")
+    assert str(inspect.signature(function)) == (
+        "(x, w=None, b=None, running_mean=None, running_var=None, *, momentum: float = 0.1, "
+        "eps: float = 1e-05, correction: float = 1.0)"
+    )
+    doc = function.__doc__ or ""
+    assert "running_var: state [C]" in doc and "stream" not in doc
+    assert function._repr_html_().count("<math>") > 10

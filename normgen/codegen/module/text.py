@@ -14,11 +14,12 @@ from hashlib import sha256
 from typing import Any
 
 from normgen.codegen.module.literal import WIDTH, literal, quoted
-from normgen.codegen.module.wording import attr_text, describe, docstring, escaped, float_text, prose, visible
+from normgen.codegen.module.wording import attr_text, docstring, escaped, prose, visible
 from normgen.kernel.templates import environment
 from normgen.package.direction import Direction, directions
 from normgen.package.plain import plain, schema
 from normgen.package.records import ABI, Package
+from normgen.package.signature import REQUIRED, Argument, arguments, describe
 
 _WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
@@ -78,44 +79,30 @@ def _constants(package: Package) -> Iterator[tuple[str, str]]:
 
 
 def _function(package: Package, direction: Direction) -> _Function:
-    named = list(_named(package, direction))
-    tolerated = [name for name in direction.operands if name not in direction.reads]
-    parameters = [*_positional(direction), "*", *(f"{name}: Array | None = None" for name in tolerated)]
-    parameters += [name + rest for name, rest, _ in named]
-    arguments = [*direction.reads, *(f"{n}={n}" for n in (*tolerated, *(name for name, _, _ in named)))]
+    taken = arguments(package, direction)
+    positional = [each for each in taken if each.positional]
+    named = [each for each in taken if not each.positional]
+    parameters = [*map(_parameter, positional), "*", *map(_parameter, named)]
+    given = [*direction.reads, *(f"{each.name}={each.name}" for each in named)]
     result = direction.result_type
     return _Function(
         name=direction.name,
         signature=_wrapped(f"def {direction.name}(", parameters, f") -> {result}:", 0),
-        docstring=docstring(package, direction, [(name, doc) for name, _, doc in named]),
+        docstring=docstring(package, direction),
         result=result,
         fields=tuple(
             (tensor.name, _one_line(describe(tensor), WIDTH - 15 - len(tensor.name)))
             for tensor in direction.results.values()
         ),
-        call=_filled(f"result: {result} = NORM.{direction.name}(", arguments, ")", 4),
+        call=_filled(f"result: {result} = NORM.{direction.name}(", given, ")", 4),
         reads=literal(direction.reads, prefix=f"{direction.name}_args = "),
     )
 
 
-def _positional(direction: Direction) -> Iterator[str]:
-    """Operands in the order of the spec; from the first that may be left out on, all have a default."""
-    for name in direction.reads:
-        kind = "Array" if name in direction.required else "Array | None"
-        yield f"{name}: {'Array | None = None' if name in direction.defaulted else kind}"
-
-
-def _named(package: Package, direction: Direction) -> Iterator[tuple[str, str, str]]:
-    """What goes by name alone, beside operands: with its type and default as a signature has them, and what
-    it is. Float attrs that are folded too: a call may repeat them."""
-    for attr in package.attrs:
-        default = f" = {attr.default!r}" if attr.default is not None else ""
-        yield attr.name, f": float{default}", float_text(attr)
-    for name, value in package.folded:
-        if type(value) is float:
-            yield name, f": float = {value!r}", f"folded to {value!r}; a call may not change it"
-    for option in direction.options:
-        yield option.name, f": {option.type} = {option.default}", option.doc
+def _parameter(argument: Argument) -> str:
+    """A parameter with its type and default."""
+    default = "" if argument.default is REQUIRED else f" = {argument.default!r}"
+    return f"{argument.name}: {argument.type}{default}"
 
 
 def _wrapped(opening: str, parts: Sequence[str], closing: str, indent: int) -> str:

@@ -1,0 +1,139 @@
+"""What a direction's calls take, return and raise, in words and as a signature: for generated modules and for
+`Norm` alike."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from normgen.package.direction import Direction, Option
+from normgen.package.records import AttrRecord, Package, TensorRecord, dims_text
+
+WIDTH = 90  # of a docstring, in characters
+REQUIRED = inspect.Parameter.empty
+_TYPES = {"float": float, "bool": bool}  # annotations that read well in a signature
+_RAISES = (
+    ("TypeError", "an argument is missing or unknown, is no array, or has an element type that does not fit"),
+    ("ValueError", "shapes, devices or attr values do not fit, or arrays overlap that are written"),
+)
+
+
+class Argument(NamedTuple):
+    """An argument of a call. `type`: as a signature writes it."""
+
+    name: str
+    type: str
+    doc: str
+    default: object = REQUIRED
+    positional: bool = False
+
+
+Sections = dict[str, list[tuple[str, str]]]
+
+
+def arguments(package: Package, direction: Direction) -> list[Argument]:
+    """Operands by position, then what goes by name alone: operands that are merely welcome, float attrs,
+    options. From the first operand that may be left out on, all have a default, as Python demands."""
+    found = []
+    for name, tensor in direction.operands.items():
+        positional = name in direction.reads
+        needed = positional and name not in direction.defaulted
+        kind = "Array" if name in direction.required and needed else "Array | None"
+        default = REQUIRED if needed else None
+        found.append(Argument(name, kind, operand_text(direction, tensor), default, positional))
+    found += numbers(package)
+    return [*found, *map(_option, direction.options)]
+
+
+def numbers(package: Package) -> Iterator[Argument]:
+    """Float attrs. Those that are folded too: a call may repeat them."""
+    for attr in package.attrs:
+        yield Argument(
+            attr.name, "float", float_text(attr), REQUIRED if attr.default is None else attr.default
+        )
+    for name, value in package.folded:
+        if type(value) is float:
+            yield Argument(name, "float", f"folded to {value!r}; a call may not change it", value)
+
+
+def _option(option: Option) -> Argument:
+    return Argument(option.name, option.type, option.doc, option.default)
+
+
+def sections(package: Package, direction: Direction) -> Sections:
+    """The parts of a docstring: what is taken, returned and raised."""
+    return {
+        "Args": [(each.name, each.doc) for each in arguments(package, direction)],
+        "Returns": [(name, describe(tensor)) for name, tensor in direction.results.items()],
+        "Raises": list(_RAISES),
+    }
+
+
+def heading(package: Package, direction: Direction) -> str:
+    """What a call computes, in a sentence."""
+    if direction.name == "forward":
+        return package.doc or f"The norm {package.name}."
+    return f"The gradients of `{package.name}`."
+
+
+def documented(head: str, found: Sections) -> str:
+    """A docstring."""
+    lines = textwrap.wrap(head, WIDTH)
+    for title, entries in found.items():
+        lines += ["", f"{title}:"]
+        for name, text in entries:
+            lines += textwrap.wrap(
+                f"{name}: {text}", WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
+            )
+    return "\n".join(lines)
+
+
+def signature(taken: Iterable[Argument], before: Sequence[str] = ()) -> inspect.Signature:
+    """The signature of a call. `before`: parameters that Python fills in, such as `self`."""
+    ordered = sorted(taken, key=lambda each: not each.positional)
+    kinds = {True: inspect.Parameter.POSITIONAL_OR_KEYWORD, False: inspect.Parameter.KEYWORD_ONLY}
+    first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in before]
+    rest = [
+        inspect.Parameter(
+            each.name,
+            kinds[each.positional],
+            default=each.default,
+            annotation=_TYPES.get(each.type, inspect.Parameter.empty),
+        )
+        for each in ordered
+    ]
+    return inspect.Signature([*first, *rest])
+
+
+def operand_text(direction: Direction, tensor: TensorRecord) -> str:
+    """What an operand is, and what becomes of a call without it."""
+    text = describe(tensor)
+    if tensor.name not in direction.reads:
+        has_gradient = any(result.source == tensor.name for result in direction.results.values())
+        return f"{text}; not read here" + (", but its type is its gradient's" if has_gradient else "")
+    if tensor.role == "cotangent":
+        return f"{text}; None stands for zero"
+    if tensor.name not in direction.required:
+        left_out = f"{tensor.default:g} if left out" if tensor.default is not None else "may be left out"
+        return f"{text}; {left_out}"
+    if tensor.name in direction.defaulted:
+        return f"{text}; needed: it has a default only because one before it has"
+    return text
+
+
+def describe(tensor: TensorRecord) -> str:
+    """What a tensor is, in a line."""
+    kind = tensor.dtype or (f"of the type of {tensor.like}" if tensor.like else "")
+    role = f"gradient of {tensor.source}" if tensor.role == "gradient" and tensor.source else tensor.role
+    if tensor.role == "cotangent" and tensor.source:
+        role = f"cotangent of {tensor.source}"
+    text = f"{role} [{dims_text(tensor.dims)}]" + (f", {kind}" if kind else "")
+    return f"{text}: {tensor.doc}" if tensor.doc else text
+
+
+def float_text(attr: AttrRecord) -> str:
+    """What an attr is, in a line."""
+    bound = "" if attr.low is None else f" {'>' if attr.strict else '>='} {attr.low:g}"
+    return f"float{bound}" + (f": {attr.doc}" if attr.doc else "")
