@@ -92,10 +92,12 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
+        """The lengths of the array's dimensions."""
         return tuple(self._array.shape)
 
     @property
     def dtype(self) -> Any:
+        """The array's element type, as its library has it."""
         return self._array.dtype
 
     def backward(self, grad: Array | None = None, *, retain_graph: bool = False) -> None:
@@ -190,9 +192,11 @@ class Tensor:
 
     @property
     def gathered(self) -> Array | None:
+        """The gradient so far, which kernels may add to in place; None before the first."""
         return self._grad
 
     def gather(self, term: Array) -> None:
+        """Add `term` to the gradient."""
         self._grad = term if self._grad is None else arithmetic.gather(self._grad, term)
 
     def _seed(self, grad: Array | None) -> Array:

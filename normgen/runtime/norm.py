@@ -88,6 +88,7 @@ class Norm:
 
     @property
     def name(self) -> str:
+        """The name that the spec gives the norm."""
         return self.package.name
 
     @property

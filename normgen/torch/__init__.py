@@ -1,9 +1,11 @@
 """Norms as functions of PyTorch tensors: differentiable, compilable, on a GPU and on the CPU.
 
-import normgen.torch as nt
+    import normgen.torch as nt
 
-rms = nt.load("rmsnorm")
-y = rms(x, w, eps=1e-6)
+    rms = nt.load("rmsnorm")
+    y = rms(x, w, eps=1e-6)
+
+What a name stands for is imported when the name is first used.
 """
 
 from __future__ import annotations

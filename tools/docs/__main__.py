@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from tools.docs.assemble import TARGET, assemble
+from tools.docs.generated import GENERATED
 
-print(f"{len(assemble())} pages in {TARGET}")
+made = assemble(page for make in GENERATED for page in make())
+print(f"{len(made)} pages in {TARGET}")

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from tools.docs.links import by_palette, relinked, titled
-from tools.docs.pages import GENERATED, ROOT, Page, written
+from tools.docs.pages import ROOT, Page, written
 
 TARGET = ROOT / "build" / "docs"
 # Assets in docs/, which go along as they are.
@@ -53,13 +53,13 @@ class Places:
         return _title(page.text) if page else None
 
 
-def assemble() -> Sequence[Page]:
+def assemble(generated: Iterable[Page]) -> Sequence[Page]:
     """Write everything anew; returns the pages."""
     shutil.rmtree(TARGET, ignore_errors=True)
     for pattern in ASSETS:
         for asset in (ROOT / "docs").rglob(pattern):
             _copy(str(asset.relative_to(ROOT)), str(asset.relative_to(ROOT / "docs")))
-    pages = [*written(), *(page for make in GENERATED for page in make())]
+    pages = [*written(), *generated]
     place = Places(pages)
     for page in pages:
         _write(page, place)

@@ -1,8 +1,8 @@
-"""What the site is made of: pages that people write, and a table of those that are generated."""
+"""The pages of the site that people write, and where they have their place in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,21 +43,3 @@ def written() -> Iterable[Page]:
     for source in sorted(files | set(MOVED)):
         text = (ROOT / source).read_text(encoding="utf-8")
         yield Page(MOVED.get(source, source.removeprefix("docs/")), source, text)
-
-
-def bundled_specs() -> Iterable[Page]:
-    """A page per bundled spec, in the place of its file: links to `specs/x.norm` lead here."""
-    from normgen import bundled
-    from normgen.cli.listing import describe
-
-    rows = [describe(name) for name in bundled.names()]
-    links = "\n".join(f"- [{row.name}]({row.name}.md): {row.doc}" for row in rows)
-    yield Page("gallery/index.md", "docs/gallery/index.md", f"# Gallery\n\n{links}\n")
-    for row in rows:
-        source = f"specs/{row.name}.norm"
-        text = (ROOT / source).read_text(encoding="utf-8")
-        yield Page(f"gallery/{row.name}.md", source, f"# {row.name}\n\n{row.doc}\n\n```\n{text}```\n")
-
-
-# Each makes the pages of one folder anew at every build. The order does not matter.
-GENERATED: tuple[Callable[[], Iterable[Page]], ...] = (bundled_specs,)

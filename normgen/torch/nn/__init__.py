@@ -1,8 +1,8 @@
 """Norms as modules: drop-ins for those of PyTorch, more that PyTorch lacks, and a module of any spec.
 
-import normgen.torch as nt
+    import normgen.torch as nt
 
-norm = nt.nn.RMSNorm(4096, device="cuda")
+    norm = nt.nn.RMSNorm(4096, device="cuda")
 
 A drop-in is a subclass of the module of PyTorch that it replaces, with another forward. What kernels do not
 take, float64 on a GPU and devices other than CPUs and CUDA's, takes PyTorch's forward, and so does whatever
