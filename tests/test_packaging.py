@@ -65,7 +65,7 @@ def test_the_source_distribution_can_be_read_and_tested(distributions: Path) -> 
     (archive,) = distributions.glob("*.tar.gz")
     with tarfile.open(archive) as files:
         carried = {name.partition("/")[2] for name in files.getnames()}
-    folders = ("docs", "normgen", "specs", "tests", "tools", "bench")
+    folders = ("docs", "normgen", "specs", "examples", "tests", "tools", "bench")
     paths = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
     wanted = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
     files_at_the_top = {path.name for path in ROOT.iterdir() if path.is_file() and path.name[0] != "."}
