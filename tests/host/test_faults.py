@@ -11,7 +11,7 @@ import pytest
 
 from normgen.devices.host.compile import find_compiler
 from normgen.devices.host.executor import HostExecutor, HostFault
-from tests.host.harness import read, write
+from tests.host.harness import called, read, run, update, write
 from tests.host.sound import ROWS, SOUND, N, empty, of_rows
 
 FORWARD = SOUND["forward"]
@@ -72,6 +72,26 @@ def test_misaligned_view() -> None:
     whole = np.zeros(ROWS * N + 4, np.float32)
     with pytest.raises(HostFault, match="misaligned"):
         FORWARD.run(HostExecutor(True), "", read(whole[1 : 1 + ROWS * N].reshape(ROWS, N)), *of_rows()[1:])
+
+
+def test_reports_are_the_same_wherever_arrays_lie() -> None:
+    """A writer that has not met one of three readers: which of them are remembered differs between places."""
+    text = """extern "C" __global__ void met_two(float* x, float* y) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp < 3) y[threadIdx.x] = x[lane];
+  if (warp != 2) normgen_named_barrier(1, 96);
+  if (warp == 3) x[lane] = 0.f;
+}
+"""
+    memory = np.zeros(1 << 14, np.float32)
+    reports = set()
+    for start in range(0, memory.size // 2, 1 << 9):
+        for first, second in ((start, start + (1 << 9)), (start + (1 << 9), start)):
+            x, y = memory[first : first + 32], memory[second : second + 96]
+            with pytest.raises(HostFault, match="race on global memory") as raised:
+                run(HostExecutor(True), called(text), "met_two", 1, 128, update(x), write(y))
+            reports.add(str(raised.value))
+    assert len(reports) == 1
 
 
 def test_calls_that_are_faults() -> None:

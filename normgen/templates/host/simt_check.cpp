@@ -43,10 +43,11 @@ struct Event {
   uint64_t key(Fault fault) const { return uint64_t(program_counter) * KINDS + fault; }
 };
 
-// The shadow of the memory that an access touches.
+// The shadow of the memory that an access touches. `offset`: of its first byte, from where its memory begins.
 struct Place {
   Shadow* first;
   Shadow* end;
+  uint64_t offset;
   const char* space;
   uint32_t flags;
   bool shared;
@@ -62,7 +63,7 @@ struct Place {
 
 Place shared_place(Block& block, size_t offset, unsigned bytes, const char* space) {
   Shadow* first = &block.shadow[offset];
-  return {first, first + bytes, space, SIMT_UNDEFINED, true};
+  return {first, first + bytes, offset, space, SIMT_UNDEFINED, true};
 }
 
 void check_shared_bounds(const Event& event, size_t offset) {
@@ -131,7 +132,7 @@ bool enter_buffer(const Event& event, SimtBuffer& buffer, Place& place) {
     return false;
   }
   Shadow* shadow = state.shadows[number];
-  place = {shadow + first, shadow + end, "global", buffer.flags, false};
+  place = {shadow + first, shadow + end, offset, "global", buffer.flags, false};
   for (Shadow* s = place.first; s < place.end; s++) {
     buffer.read_items += event.access != SIMT_WRITE && !s->reader;
     buffer.written_items += event.access != SIMT_READ && !s->writer;
@@ -205,23 +206,24 @@ void check_earlier_reader(const Event& event, const Place& place, uint32_t reade
            VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
 }
 
-// What decides between readers of a place: no order in which threads run favours any of them.
-uint32_t lot(uint32_t mark, uintptr_t address) {
-  const uint64_t mixed = (uint64_t(mark) << 32 ^ address) * 0x9e3779b97f4a7c15ull;
+// What decides between readers of a place: no order in which threads run favours any of them, and it is the
+// same wherever a launch's arrays lie.
+uint32_t lot(uint32_t mark, uint64_t offset) {
+  const uint64_t mixed = (uint64_t(mark) << 32 ^ offset) * 0x9e3779b97f4a7c15ull;
   return uint32_t((mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ull >> 32);
 }
 
 // Two readers are remembered that are not ordered one after the other. Of more it is two by lot, others at
 // every place, so that a writer who is not ordered after one of many is found at some place.
-void remember_read(Shadow& s, const Event& event, const Place& place, const Thread& t, const Block& block) {
+void remember_read(Shadow& s, const Place& place, const Thread& t, const Block& block) {
   const uint32_t mark = mark_of(t), start = place.shared ? block.start : 0;
   const auto replaces = [&](uint32_t reader, uint32_t time) {
     return !reader || reader == mark || time < start || ordered(reader, time, t, block);
   };
   const bool first = replaces(s.reader, s.read_time);
   if (!first && !replaces(s.other_reader, s.other_read_time)) {
-    const uint32_t mine = lot(mark, event.address), one = lot(s.reader, event.address),
-                   other = lot(s.other_reader, event.address);
+    const uint32_t mine = lot(mark, place.offset), one = lot(s.reader, place.offset),
+                   other = lot(s.other_reader, place.offset);
     if (mine < one && mine < other) return;
     if (one < other) s.reader = s.other_reader, s.read_time = s.other_read_time;
   }
@@ -255,7 +257,7 @@ void check(const Event& event, uint32_t write_mark) {
     before = *s;
     check_byte(event, place, *s, t, block);
     if (event.access == SIMT_READ) {
-      remember_read(*s, event, place, t, block);
+      remember_read(*s, place, t, block);
     } else {
       check_earlier_reader(event, place, s->reader, s->read_time, t, block);
       check_earlier_reader(event, place, s->other_reader, s->other_read_time, t, block);
