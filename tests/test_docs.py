@@ -56,7 +56,7 @@ os._exit(0)  # PyTorch takes seconds to clean up
 # Snippets that only `make test-torch` runs.
 _OF_TORCH = re.compile(r"\b(torch|nt)\b")
 # What a shell block may hold: it installs, builds, runs the suite itself, needs nvcc or a GPU; not run here.
-ELSEWHERE = ("make", "pip", "normgen", "python")
+ELSEWHERE = ("make", "pip", "normgen", "python", "ncu")
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
