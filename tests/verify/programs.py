@@ -18,6 +18,7 @@ from normgen.ir.expr import (
     scalar,
     select,
     sub,
+    window_sum,
 )
 from normgen.ir.nodes import Expr
 from normgen.ir.program import Axis, Program, Result, Tensor
@@ -72,6 +73,8 @@ MOMENTS = program(
     [X, W, BIAS],
     y=("BD", add(mul(difference, rsqrt(add(sub(mean(power(x, 2)), power(mean(x), 2)), EPS)), w), b)),
 )
+
+BLURRED = program([X], y=("BD", window_sum(x, (("B", -1, 1), ("D", -4, 4)))))
 
 shifted = call("exp", sub(x, call("stop", reduce("max", "D", x))))
 SOFTMAX = program([X], y=("BD", div(shifted, reduce("sum", "D", shifted))))

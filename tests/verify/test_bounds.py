@@ -75,6 +75,7 @@ PROGRAMS = {
     "rmsnorm": p.RMSNORM,
     "layernorm": p.LAYERNORM,
     "softmax": p.SOFTMAX,
+    "sums over neighbours": p.BLURRED,
     "layernorm backward": p.LAYERNORM_BACKWARD,
     "everything": p.EVERYTHING,
 }

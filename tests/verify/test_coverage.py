@@ -92,6 +92,19 @@ def test_the_cases_of_channels_cover(name: str) -> None:
             assert left_out == {"w", "b"} | ({"running_mean", "running_var"} if attrs["training"] else set())
 
 
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("add_layernorm", {"...": 3, "D": 40}), ("batchnorm", {"B": 3, "C": 8, "...": 5})]
+)
+def test_fixed_lengths_leave_every_kind_of_call(name: str, lengths: dict[str, int]) -> None:
+    definition = load_definition(bundled_source(name))
+
+    def kinds(sizes: dict[str, int]) -> set[object]:
+        cases = covering(definition, sizes)
+        return {(tuple(c.dtypes.items()), c.offset, c.padded, c.absent) for c in cases}
+
+    assert kinds(lengths) == kinds({})
+
+
 @pytest.mark.parametrize("name", bundled.names())
 def test_cases_of_every_spec_have_sizes_in_reason(name: str) -> None:
     for attrs in attr_choices(parse(bundled_source(name)), {}):
