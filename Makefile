@@ -27,7 +27,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs lint format golden bench wheel clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench wheel clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -111,6 +111,9 @@ $(VENV)/.installed-test-docs: $(VENV)/.installed-dev
 
 test-docs: $(VENV)/.installed-test-docs ## build the site and read it in a browser (on Debian: apt-get install chromium)
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
+
+screenshots: docs $(VENV)/.installed-test-docs ## take the pictures of the site in docs/images/site anew
+	$(BIN)/python -m tools.docs.screenshots
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 	@$(INSTALL) -e '.[cuda,torch,bench]'

@@ -12,8 +12,8 @@ from tools.docs.links import by_palette, relinked, titled
 from tools.docs.pages import ROOT, Page, written
 
 TARGET = ROOT / "build" / "docs"
-# Assets in docs/, which go along as they are.
-ASSETS = ("*.css", "*.svg", "*.png")
+# What the configuration names. Other files go along once a page links to them.
+ASSETS = ("docs/assets/site.css",)
 
 
 class DeadLink(Exception):
@@ -21,12 +21,12 @@ class DeadLink(Exception):
 
 
 class Places:
-    """Where the site has the files of the repository: those that are no pages in `files/`, once linked to."""
+    """Where the site has the files of the repository. What is no page goes into `files/`."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
         self._pages = {page.source: page for page in pages}
         self._made = {page.path: page for page in pages}
-        self.taken: list[str] = []
+        self.taken = list(ASSETS)  # files that are no generated pages, and linked to
 
     def page(self, file: str) -> Page | None:
         """The page that stands for a file of the repository."""
@@ -41,11 +41,9 @@ class Places:
             file = posixpath.join(file, "README.md")
         if not (ROOT / file).exists():
             raise DeadLink(file)
-        if file.startswith("docs/"):
-            return file.removeprefix("docs/")
         if file not in self.taken:
             self.taken.append(file)
-        return f"files/{file}"
+        return _place(file)
 
     def title(self, file: str) -> str | None:
         """The title of the page that stands for a file."""
@@ -56,9 +54,6 @@ class Places:
 def assemble(generated: Iterable[Page]) -> Sequence[Page]:
     """Write everything anew; returns the pages."""
     shutil.rmtree(TARGET, ignore_errors=True)
-    for pattern in ASSETS:
-        for asset in (ROOT / "docs").rglob(pattern):
-            _copy(str(asset.relative_to(ROOT)), str(asset.relative_to(ROOT / "docs")))
     pages = [*written(), *generated]
     place = Places(pages)
     for page in pages:
@@ -66,14 +61,18 @@ def assemble(generated: Iterable[Page]) -> Sequence[Page]:
     _write_summaries(pages)
     for file in place.taken:  # grows while Markdown files among them are written
         if file.endswith(".md"):
-            _write(Page(f"files/{file}", file, (ROOT / file).read_text(encoding="utf-8")), place)
+            _write(Page(_place(file), file, (ROOT / file).read_text(encoding="utf-8")), place)
         else:
-            _copy(file, f"files/{file}")
+            _copy(file)
     return pages
 
 
-def _copy(file: str, path: str) -> None:
-    target = TARGET / path
+def _place(file: str) -> str:
+    return file.removeprefix("docs/") if file.startswith("docs/") else f"files/{file}"
+
+
+def _copy(file: str) -> None:
+    target = TARGET / _place(file)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ROOT / file, target)
 
