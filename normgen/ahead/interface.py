@@ -110,16 +110,15 @@ def tensors(cases: Cases) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def scalars(cases: Cases) -> tuple[str, ...]:
-    """The float attrs that a call gives, in the order of the spec."""
-    asked = {
+def scalars(cases: Cases) -> frozenset[str]:
+    """The float attrs that a call gives."""
+    return frozenset(
         value.name
         for case in cases.cases
         for step in case.steps
         for value in step.values
         if isinstance(value, Slot) and value.kind == "scalar"
-    }
-    return tuple(sorted(asked))
+    )
 
 
 def conditions(limits: Limits, names: Mapping[str, str], divide: str = "//") -> Iterator[str]:

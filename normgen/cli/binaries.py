@@ -1,8 +1,10 @@
-"""`normgen compile --emit ptx|cubin`: the kernels of one shape, compiled by nvcc or NVRTC, with all
+"""`normgen compile --emit ptx|cubin|header`: the kernels of one shape, compiled by nvcc or NVRTC, with all
 that is needed to launch them. Needs no GPU."""
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from normgen.ahead.cases import Cases, Text
     from normgen.package.direction import Direction
     from normgen.package.records import Package
+
+
+MOST_COMPILERS = 8  # at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +39,24 @@ def binaries(package: Package, target: str, shape: Shape) -> tuple[Output, ...]:
     from normgen.ahead.interface import file_stem, kernel_names
 
     made: list[Output] = []
-    for cases in cases_of_shape(package, target, shape):
+    every = cases_of_shape(package, target, shape)
+    compiled = _compiled(package, every, target)
+    for cases in every:
         for text, name in kernel_names(cases).items():
             stem = f"{name}.{file_stem(cases)}"
-            binary = _compiled(package, cases, text, target)
+            binary = compiled[text]
             told = description(cases, text, f"{stem}.{target}", binary, package.spec, _writer(package))
             made += [Output(f"{stem}.{target}", binary), Output(f"{stem}.json", told.encode())]
     return tuple(made)
+
+
+def header(package: Package, shape: Shape) -> Output:
+    """One C header with the kernels of all directions, and functions that launch them."""
+    from normgen.ahead.header import header_name, header_text
+
+    every = cases_of_shape(package, "header", shape)
+    text = header_text(every, _compiled(package, every, "cubin"), package, _writer(package))
+    return Output(header_name(every), text.encode())
 
 
 def cases_of_shape(package: Package, emit: str, shape: Shape) -> tuple[Cases, ...]:
@@ -72,11 +88,16 @@ def wanted_directions(package: Package, shape: Shape) -> list[Direction]:
     return [each for each in directions(package) if each is not None and each.record.strategies]
 
 
-def _compiled(package: Package, cases: Cases, text: Text, target: str) -> bytes:
+def _compiled(package: Package, every: tuple[Cases, ...], target: str) -> dict[Text, bytes]:
+    """The binaries of all kernels, several compiled at a time."""
     from normgen.devices.executors import compile_ahead
 
-    binary = compile_ahead(text.source, cases.device.arch, target)
-    return f"// {_writer(package)}\n".encode() + binary if target == "ptx" else binary
+    head = f"// {_writer(package)}\n".encode() if target == "ptx" else b""
+    texts = list(dict.fromkeys(text for cases in every for text in cases.texts))
+    arch = every[0].device.arch
+    with ThreadPoolExecutor(min(MOST_COMPILERS, os.cpu_count() or 1)) as threads:
+        made = threads.map(lambda text: head + compile_ahead(text.source, arch, target), texts)
+        return dict(zip(texts, made, strict=True))
 
 
 def _writer(package: Package) -> str:

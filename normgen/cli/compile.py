@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
 
 TEXTS = ("module", "cu")
-BINARIES = ("ptx", "cubin")
+BINARIES = ("ptx", "cubin", "header")
 
 
 @click.command("compile", short_help="Compile a spec into a Python module or CUDA text.")
@@ -36,22 +36,22 @@ BINARIES = ("ptx", "cubin")
     type=click.Choice(TEXTS + BINARIES),
     multiple=True,
     default=("module",),
-    help="What to write: the Python module (the default), the CUDA text alone, or what a CUDA compiler "
-    "makes of the kernels for one shape. May be given more than once.",
+    help="What to write: the Python module (the default), the CUDA text alone, or for one shape what a CUDA "
+    "compiler makes of the kernels, or a C header that launches them. May be given more than once.",
 )
-@size_option("The length of an axis, for ptx and cubin. Those of the row's axes are needed.")
-@dtype_option("The element type, for ptx and cubin.")
-@arch_option("The GPU architecture, for ptx and cubin.")
+@size_option("The length of an axis, for ptx, cubin and header. Those of the row's axes are needed.")
+@dtype_option("The element type, for ptx, cubin and header.")
+@arch_option("The GPU architecture, for ptx, cubin and header.")
 @click.option(
     "--direction",
     type=click.Choice((*DIRECTIONS, BOTH)),
     default=BOTH,
-    help="The directions, for ptx and cubin (default: both, where there is a backward).",
+    help="The directions, for ptx, cubin and header (default: both, where there is a backward).",
 )
 @click.option(
     "--no-save",
     is_flag=True,
-    help="Leave out what the forward saves for the backward, for ptx and cubin.",
+    help="Leave out what the forward saves for the backward, for ptx, cubin and header.",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is missing or would change.")
 @click.option(
@@ -77,7 +77,7 @@ def compile_command(
     The module holds the spec, the derived mathematics as comments, and the CUDA text; to run it needs
     normgen's runtime and nothing else of normgen. The same spec always gives the same text.
     """
-    from normgen.cli.binaries import Shape, binaries
+    from normgen.cli.binaries import Shape, binaries, header
     from normgen.cli.outputs import BY_NAME
     from normgen.cli.stages import checked
 
@@ -86,12 +86,14 @@ def compile_command(
         raise click.UsageError("--check compares files: it cannot be used with -o -")
     given = "--size" if sizes else "--direction" if direction != BOTH else "--no-save" if no_save else ""
     if given and not set(emits) & set(BINARIES):
-        raise click.UsageError(f"{given} is for --emit ptx and cubin: a module takes any shape")
+        raise click.UsageError(f"{given} is for --emit ptx, cubin and header: a module takes any shape")
     shape = Shape(sizes, dtype, arch, direction, not no_save)
     compilation = checked(spec, attrs)
     made: tuple[files.Output, ...] = ()
     for emit in dict.fromkeys(emits):
-        if emit in BINARIES:
+        if emit == "header":
+            made += (header(compilation.package, shape),)
+        elif emit in BINARIES:
             made += binaries(compilation.package, emit, shape)
         else:
             made += (BY_NAME[emit](compilation),)
