@@ -147,16 +147,19 @@ def prepared_in_extension(
         arrays.clear(device, address, scratch.zero_size, stream)
 
     kept = dict(scratch.zeros)
+    parts = prepared.operands, numbers, prepared.made, scratch.offsets
+    constants = dict(enumerate(prepared.constants, sum(map(len, parts))))
     return filled(
         node.Prepared(),
         launch=launcher.launch,
         capturing=launcher.capturing,
         device=-1 if device == HOST else device[1],
         operands=len(prepared.operands),
+        numbers=numbers,
         made=[node.Layout(*layout) for layout in layouts],
         fields=prepared.fields([*range(len(layouts)), -1]),
         guards=[node.Guard(*each[:4], each[2] if each[4] is None else each[4]) for each in prepared.guards],
-        launches=_launches(node, launcher, prepared, numbers),
+        launches=[_launch(node.Launch(), launcher, step, constants) for step in prepared.steps],
         scratch=[node.Place(offset, kept.get(name, -1)) for name, offset in scratch.offsets],
         size=align(scratch.size) + GRANULE,
         zeros=zeros if kept else None,
@@ -172,42 +175,17 @@ def filled(record: Any, **fields: Any) -> Any:
     return record
 
 
-def _launches(node: Any, launcher: Launcher, prepared: PreparedCall, numbers: tuple[int, ...]) -> list[Any]:
-    operands, made = len(prepared.operands), len(prepared.made)
-    scratch = len(prepared.scratch.offsets)
-    first_made = operands + len(numbers)
-    # By place in the pool: which address of the extension's, which number, or what else is there.
-    addresses = {place: place for place in range(operands)}
-    addresses |= {first_made + index: operands + index for index in range(made + scratch)}
-    given = dict(enumerate(numbers, operands))
-    constants = dict(enumerate(prepared.constants, first_made + made + scratch))
-    return [
-        _launch(node.Launch(), step, addresses, given, constants, launcher.function(step))
-        for step in prepared.steps
-    ]
-
-
-def _launch(
-    record: Any,
-    step: Step,
-    addresses: dict[int, int],
-    numbers: dict[int, int],
-    constants: dict[int, Any],
-    function: int,
-) -> Any:
-    launch = step.launch
-    assert len(launch.format) == len(step.places), launch.format
-    patches, floats = [], []
-    for index, place in enumerate(step.places):
-        offset = struct.calcsize(launch.format[: index + 1]) - struct.calcsize(launch.format[index])
-        if place in addresses:
-            patches.append((offset, addresses[place]))
-        elif place in numbers:
-            assert launch.format[index] == "f", launch.format
-            floats.append((offset, numbers[place]))
+def _launch(record: Any, launcher: Launcher, step: Step, constants: dict[int, Any]) -> Any:
+    """A launch. `constants`: by place in the pool, of which all else is filled in for each call."""
+    launch, patches = step.launch, []
+    for index, (code, place) in enumerate(zip(launch.format, step.places, strict=True)):
+        size, end = struct.calcsize(code), struct.calcsize(launch.format[: index + 1])
+        if place not in constants:
+            assert code in "Pf", launch.format  # an address or a number
+            patches.append((end - size, place, size))
     return filled(
         record,
-        function=function,
+        function=launcher.function(step),
         grid=launch.grid,
         block=launch.block,
         shared=launch.shared,
@@ -215,5 +193,4 @@ def _launch(
         clears=bool(launch.clears),
         arguments=struct.pack(launch.format, *[constants.get(place, 0) for place in step.places]),
         patches=patches,
-        floats=floats,
     )

@@ -54,8 +54,7 @@ struct Launch {
   unsigned shared;
   bool early, clears;
   std::string arguments;
-  std::vector<std::pair<size_t, size_t>> patches;  // where in them an address goes, and which
-  std::vector<std::pair<size_t, size_t>> floats;   // likewise a number
+  std::vector<std::array<size_t, 3>> patches;  // where in them a word of the pool goes, which, its bytes
 };
 
 struct Layout {
@@ -82,11 +81,13 @@ struct Zeros {
   py::object owner;
 };
 
-// A call without its addresses. In these, operands come first, then results, then scratch memory.
+// A call without its addresses. Its pool is that of a prepared call in Python, up to the constants: addresses of
+// operands, numbers, addresses of results and of scratch memory.
 struct Prepared {
   uint64_t launch = 0, capturing = 0;  // addresses of functions; no `capturing` where there are no graphs
   int device = -1;                     // -1: the host
   size_t operands = 0;
+  std::vector<size_t> numbers;  // which of a call's
   std::vector<Layout> made;
   std::vector<int> fields;  // for each result of the direction its place among those made; -1: none
   std::vector<Guard> guards;
@@ -106,14 +107,14 @@ struct Prepared {
     zeros = clear = owner = py::object();
   }
 
-  void check(size_t numbers) const {
-    size_t addresses = operands + made.size() + scratch.size();
+  void check(size_t given) const {
+    for (size_t place : numbers) TORCH_CHECK_VALUE(place < given, "a number is not given");
+    size_t pool = operands + numbers.size() + made.size() + scratch.size();
     for (const Launch& launch : launches) {
       TORCH_CHECK_VALUE(launch.arguments.size() <= MOST_ARGUMENTS, "a launch has too many arguments");
-      for (auto [offset, source] : launch.patches)
-        TORCH_CHECK_VALUE(offset + 8 <= launch.arguments.size() && source < addresses, "an address has no place");
-      for (auto [offset, source] : launch.floats)
-        TORCH_CHECK_VALUE(offset + 4 <= launch.arguments.size() && source < numbers, "a number has no place");
+      for (auto [offset, source, bytes] : launch.patches)
+        TORCH_CHECK_VALUE(source < pool && bytes <= 8 && offset + bytes <= launch.arguments.size(),
+                          "an argument has no place");
     }
   }
 };
@@ -187,19 +188,23 @@ inline bool run(const Prepared& prepared, const Operands& operands, Numbers numb
   std::optional<c10::DeviceGuard> elsewhere;
   if (!is_current(prepared.device))
     elsewhere.emplace(c10::Device(c10::kCUDA, (c10::DeviceIndex)prepared.device));
-  c10::SmallVector<uint64_t, 32> addresses;
+  c10::SmallVector<uint64_t, 32> pool;
   for (const Tensor* operand : operands)
-    if (operand) addresses.push_back((uint64_t)operand->data_ptr());
+    if (operand) pool.push_back((uint64_t)operand->data_ptr());
   for (const Guard& guard : prepared.guards) {
-    int64_t distance = (int64_t)(addresses[guard.second] - addresses[guard.first]);
+    int64_t distance = (int64_t)(pool[guard.second] - pool[guard.first]);
     if (guard.least < distance && distance < guard.most && distance != guard.same) return false;
+  }
+  for (size_t place : prepared.numbers) {
+    auto number = (float)numbers[place];
+    memcpy(&pool.emplace_back(0), &number, sizeof number);
   }
   void* stream = current_stream(prepared.device);
   uint64_t zeros = !prepared.zeros.is_none() ? zeros_of(prepared, stream) : 0;
   c10::SmallVector<Tensor, 8> made;
   for (const Layout& layout : prepared.made) {
     made.push_back(allocated(layout, prepared.device));
-    addresses.push_back((uint64_t)made.back().data_ptr());
+    pool.push_back((uint64_t)made.back().data_ptr());
   }
   Tensor passing;  // what is freed here is used again by what follows on the stream, if at all
   auto in_zeros = [&](const Place& place) { return zeros && place.zeros >= 0; };
@@ -207,7 +212,7 @@ inline bool run(const Prepared& prepared, const Operands& operands, Numbers numb
     passing = allocated({{prepared.size}, {1}, at::kByte}, prepared.device);
   uint64_t base = passing.defined() ? ((uint64_t)passing.data_ptr() + GRANULE - 1) / GRANULE * GRANULE : 0;
   for (const Place& place : prepared.scratch)
-    addresses.push_back(in_zeros(place) ? zeros + (uint64_t)place.zeros : base + (uint64_t)place.offset);
+    pool.push_back(in_zeros(place) ? zeros + (uint64_t)place.zeros : base + (uint64_t)place.offset);
   static const Attribute early = [] {
     Attribute attribute;
     attribute.id = EARLY_START;
@@ -224,11 +229,7 @@ inline bool run(const Prepared& prepared, const Operands& operands, Numbers numb
     char arguments[MOST_ARGUMENTS];
     size_t size = launch.arguments.size();
     memcpy(arguments, launch.arguments.data(), size);
-    for (auto [offset, source] : launch.patches) memcpy(arguments + offset, &addresses[source], 8);
-    for (auto [offset, source] : launch.floats) {
-      auto number = (float)numbers[source];
-      memcpy(arguments + offset, &number, 4);
-    }
+    for (auto [offset, source, bytes] : launch.patches) memcpy(arguments + offset, &pool[source], bytes);
     auto [x, y, z] = launch.grid;
     auto [threads, rows, planes] = launch.block;
     Configuration configuration = {{x, y, z}, {threads, rows, planes}, launch.shared, stream, &early, launch.early};

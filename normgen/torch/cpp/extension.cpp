@@ -134,14 +134,14 @@ PYBIND11_MODULE(normgen_node, module) {
       .def_readwrite("early", &Launch::early)
       .def_readwrite("clears", &Launch::clears)
       .def_readwrite("arguments", &Launch::arguments)
-      .def_readwrite("patches", &Launch::patches)
-      .def_readwrite("floats", &Launch::floats);
+      .def_readwrite("patches", &Launch::patches);
   py::class_<Prepared, std::shared_ptr<Prepared>>(module, "Prepared")
       .def(py::init<>())
       .def_readwrite("launch", &Prepared::launch)
       .def_readwrite("capturing", &Prepared::capturing)
       .def_readwrite("device", &Prepared::device)
       .def_readwrite("operands", &Prepared::operands)
+      .def_readwrite("numbers", &Prepared::numbers)
       .def_readwrite("made", &Prepared::made)
       .def_readwrite("fields", &Prepared::fields)
       .def_readwrite("guards", &Prepared::guards)
