@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 from pathlib import Path
 
@@ -17,8 +18,13 @@ def test_an_example_begins_with_what_it_shows_and_how_to_run_it(example: Path) -
     text = example.read_text(encoding="utf-8")
     doc = ast.get_docstring(ast.parse(text))
     assert doc and f"python examples/{example.name}" in doc
-    assert f"[{example.name}]({example.name})" in (FOLDER / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 120, "an example is short"
+
+
+def test_every_example_is_in_the_list() -> None:
+    listed = set(re.findall(r"\]\(([^)]+)\)", (FOLDER / "README.md").read_text(encoding="utf-8")))
+    files = [path for path in FOLDER.rglob("*") if path.suffix in (".py", ".c")]
+    assert listed == {path.relative_to(FOLDER).as_posix() for path in files}
 
 
 @pytest.mark.kernels
