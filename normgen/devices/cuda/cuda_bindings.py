@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from normgen.devices.cuda.compile import Nvcc
-from normgen.devices.cuda.context import Context, LauncherDriver
+from normgen.devices.cuda.context import Context
+from normgen.devices.cuda.launcher import LauncherDriver
 from normgen.errors import DeviceMissing, NoDevice
 from normgen.locks import cached_property
 

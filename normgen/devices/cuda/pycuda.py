@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from normgen.devices.cuda.compile import Nvcc, failure, find_nvcc
-from normgen.devices.cuda.context import Context, LauncherDriver
+from normgen.devices.cuda.context import Context
+from normgen.devices.cuda.launcher import LauncherDriver
 from normgen.errors import DeviceMissing, NoDevice, ToolchainMissing
 from normgen.locks import cached_property
 
