@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,13 +40,15 @@ STAGES = ("ast", "ir", "grad", "plan", "cuda")
     type=click.Choice((*DIRECTIONS, BOTH)),
     help="The directions of the summary, the plan (default: both) and the CUDA text (default: forward).",
 )
+@click.option("--html", is_flag=True, help="Write all of it as one page for a browser.")
 @click.option("--no-save", is_flag=True, help="Leave out what the forward saves for the backward.")
 @click.option(
     "-o",
     "--output",
-    metavar="DIR",
+    metavar="DIR|FILE",
     default="-",
-    help="Where the CUDA text goes, in a file named after the norm and the direction (default: stdout).",
+    help="The folder for the CUDA text, in a file named after the norm and the direction, or the file for "
+    "--html (default: stdout).",
 )
 @click.option("--force", is_flag=True, help="Replace a file that normgen did not write.")
 def explain_command(
@@ -56,6 +59,7 @@ def explain_command(
     dtype: str,
     arch: str,
     direction: str | None,
+    html: bool,
     no_save: bool,
     output: str,
     force: bool,
@@ -66,17 +70,23 @@ def explain_command(
     why the others were rejected; the bytes moved against the least possible. With --emit plan: every kernel
     of every strategy, then for these sizes the schedules that are taken, the next few, and why they are
     passed over. With --emit cuda: the kernels of one call, with its constants and without what these decide,
-    as one text for nvcc or NVRTC. Nothing is run; the device is taken to be the usual one of the
-    architecture, such as an H200 for sm_90, and what was tuned for one counts.
+    as one text for nvcc or NVRTC. With --html: mathematics, flow of data, kernels and their text, with links
+    between spec and statements, in one file that needs no network. Nothing is run; the device is taken to be
+    the usual one of the architecture, such as an H200 for sm_90, and what was tuned for one counts.
     """
-    if stage != "cuda" and output != "-":
-        raise click.UsageError("-o is for --emit cuda, the text of one call")
+    if html and stage is not None:
+        raise click.UsageError("--html shows every stage: leave out --emit")
+    if stage != "cuda" and not html and output != "-":
+        raise click.UsageError("-o is for --emit cuda, the text of one call, and for --html")
     if stage == "cuda" and direction == BOTH:
         raise click.UsageError("--emit cuda prints one call: give --direction forward or backward")
     from normgen.cli.offered import schedules
     from normgen.launching.machine import usual_machine
 
-    files.require_directory(output)
+    if html:
+        files.require_file(output)
+    else:
+        files.require_directory(output)
     if stage == "ast":
         from normgen.dsl.show import show_ast
         from normgen.dsl.syntax import parse
@@ -89,6 +99,13 @@ def explain_command(
         lengths = usual_sizes(made.package, sizes)
         return Setting(lengths, dtype, usual_machine(arch), direction or usual, not no_save)
 
+    if html:
+        made_html = _html(made, setting)
+        if output == "-":
+            files.to_stdout((made_html,))
+        else:
+            files.write((replace(made_html, name=Path(output).name),), Path(output).parent, force)
+        return
     if stage == "cuda":
         made_page = (page_of(made.package, setting(DIRECTIONS[0])),)
         if output == "-":
@@ -116,6 +133,17 @@ def _stage(stage: str, made: Compilation) -> str:
             return show_program(found) if found is not None else "nothing is differentiated\n"
         case _:
             return made.plans()
+
+
+def _html(made: Compilation, setting: Callable[[str], Setting]) -> files.Output:
+    from normgen.cli.html.explained import html_of, html_without_kernels
+    from normgen.diagnostics import SpecError
+
+    try:
+        made.package  # noqa: B018  # what raises where there are no kernels
+    except SpecError as fault:
+        return html_without_kernels(made, fault.diagnostics)
+    return html_of(made, setting(BOTH))
 
 
 def _summary(made: Compilation, setting: Callable[[str], Setting]) -> str:

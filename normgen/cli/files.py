@@ -46,6 +46,14 @@ def require_directory(output: str) -> None:
         )
 
 
+def require_file(output: str) -> None:
+    """Refuse the name of a folder where `-o` takes a file."""
+    if output != "-" and (Path(output).is_dir() or not Path(output).name):
+        raise click.BadParameter(
+            f"{output!r} is a folder: name the file to write, such as norm.html", param_hint="-o"
+        )
+
+
 def to_stdout(outputs: tuple[Output, ...]) -> None:
     """Write the one output to stdout, as it is."""
     if len(outputs) != 1:

@@ -81,6 +81,7 @@ def formulas_html(program: Program) -> str:
 
 def _cell(style: str, content: str) -> str:
     place = "border:0;background:none;text-align:left;white-space:nowrap;padding:.25em .4em"
+    place += ";vertical-align:baseline"
     return f'<td style="{place};{style}">{content}</td>'
 
 

@@ -1,0 +1,1 @@
+"""`normgen explain --html`: what is known of a norm, as one page."""
