@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tools.docs.assemble import DeadLink, Places
-from tools.docs.links import by_palette, relinked, titled
+from tools.docs.links import by_palette, coloured, relinked, titled
 from tools.docs.pages import Page
 
 PAGES = (
@@ -60,6 +60,13 @@ def test_links_named_like_files_say_the_title() -> None:
     assert titled(text, "README.md", Places(PAGES).title) == (
         "see [How it is built](docs/design.md#parts) and [the design](docs/design.md)"
     )
+
+
+def test_blocks_of_specs_are_marked() -> None:
+    spec = "norm f\ninput x[D]\n```\n"
+    assert coloured(f"```\n{spec}") == f"```norm\n{spec}"
+    assert coloured(f"```norm eps=1.0\n{spec}") == f"With `eps=1.0`:\n\n```norm\n{spec}"
+    assert coloured(f"```text\n{spec}") == f"```text\n{spec}"
 
 
 def test_pictures_follow_the_palette() -> None:

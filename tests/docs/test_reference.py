@@ -85,3 +85,15 @@ def test_exit_codes_and_environment_variables_are_whole() -> None:
         read |= set(re.findall(r'"(NORMGEN_[A-Z_]+)"', path.read_text(encoding="utf-8")))
     macros = {"NORMGEN_HOST"}  # of the C++ preprocessor
     assert set(re.findall(r"^\| `(NORMGEN_\w+)` \|", ENVIRONMENT, re.MULTILINE)) == read - macros
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("path", sorted((ROOT / "specs").glob("*.norm")), ids=lambda path: path.stem)
+def test_specs_have_colours(path: Path) -> None:
+    from pygments.token import Error, Keyword
+
+    from tools.docs.lexer import SpecLexer
+
+    tokens = list(SpecLexer().get_tokens(path.read_text(encoding="utf-8")))
+    assert Error not in [kind for kind, _ in tokens]
+    assert (Keyword.Declaration, "norm") in tokens and (Keyword.Declaration, "output") in tokens

@@ -132,6 +132,15 @@ def test_formulas_are_typeset(visit: Visit, page: Any) -> None:
     assert boxes[0] <= boxes[1], "the numerator stands above the denominator"
 
 
+def test_specs_are_coloured(visit: Visit, page: Any) -> None:
+    assert not [url for url, read in visit.pages.items() if "```" in read.prose]
+    assert page.locator("pre .kd").first.inner_text() == "norm"
+    colours = page.evaluate(
+        """['.kd', '.sd'].map(e => getComputedStyle(document.querySelector(`pre ${e}`)).color)"""
+    )
+    assert len(set(colours)) == 2
+
+
 def test_search_finds_and_leads_there(page: Any) -> None:
     page.get_by_role("button", name="Search").first.click()
     page.locator("dialog input:visible").fill("evict_last")

@@ -8,7 +8,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from tools.docs.links import by_palette, relinked, titled
+from tools.docs.links import by_palette, coloured, relinked, titled
 from tools.docs.pages import ROOT, Page, written
 
 TARGET = ROOT / "build" / "docs"
@@ -84,7 +84,7 @@ def _write(page: Page, place: Places) -> None:
     if page.path.endswith(".md"):
         try:
             text = titled(text, page.source, place.title)
-            text = by_palette(relinked(text, page.source, page.path, place))
+            text = by_palette(relinked(coloured(text), page.source, page.path, place))
         except DeadLink as link:
             raise DeadLink(f"{page.source} leads to {link}, which is not there") from None
     target.write_text(text, encoding="utf-8")

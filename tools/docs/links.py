@@ -50,6 +50,18 @@ def titled(text: str, source: str, title: Callable[[str], str | None]) -> str:
     return outside_code(text, lambda part: _NAMED.sub(link, part))
 
 
+_SPEC = re.compile(r"^```\n(?=norm [a-z]\w*\b)", re.MULTILINE)
+
+
+_GIVEN = re.compile(r"^```norm (\S.*)$", re.MULTILINE)
+
+
+def coloured(text: str) -> str:
+    """Blocks that hold a spec, which the documents do not mark, marked. Attr values that are given beside the
+    mark stand before the block."""
+    return _GIVEN.sub(r"With `\1`:\n\n```norm", _SPEC.sub("```norm\n", text))
+
+
 _PICTURE = re.compile(r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
                       r'<img src="([^"]+)"(\s+alt="[^"]*")?[^>]*>\s*</picture>')  # fmt: skip
 
