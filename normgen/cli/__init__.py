@@ -1,4 +1,4 @@
-"""The command line: `normgen compile | check | explain | bench | tune | list | cache | doctor | completion`.
+"""The command line: `normgen COMMAND`.
 
 Each command is one module of this package, and imports the compiler's stages inside its function, so that
 `normgen --help` starts at once. Errors become exit codes here and nowhere else.
@@ -23,6 +23,7 @@ from normgen.cli.console import ask_for_a_report, say, show_diagnostics
 from normgen.cli.doctor import doctor_command
 from normgen.cli.explain import explain_command
 from normgen.cli.listing import list_command
+from normgen.cli.new import new_command
 from normgen.cli.tune import tune_command
 
 # What a disk may answer to whatever is written, stdout included.
@@ -62,7 +63,7 @@ def _report(fault: Exception) -> int:
         return exits.USAGE
     import traceback
 
-    say("".join(traceback.format_exception(fault)).rstrip())
+    click.echo("".join(traceback.format_exception(fault)).rstrip(), err=True)
     ask_for_a_report()
     return exits.INTERNAL
 
@@ -81,6 +82,7 @@ def commands() -> None:
 
 
 for _command in (
+    new_command,
     compile_command,
     check_command,
     explain_command,

@@ -20,7 +20,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(fault)) from None
 
 
-@click.group("cache")
+@click.group("cache", short_help="Show or clear what is kept on disk.")
 def cache_command() -> None:
     """Show or clear the disk cache of compiled kernels, and the tuned schedules beside it.
 
@@ -35,7 +35,7 @@ def directory() -> None:
     click.echo(_root())
 
 
-@cache_command.command("info")
+@cache_command.command("info", short_help="Print the directory and what it holds.")
 def info() -> None:
     """Print the directory, how many entries it holds, their size, and how many files of tuned schedules."""
     from normgen.cache_limit import entries, size_limit
@@ -62,7 +62,7 @@ def clear(tuned: bool) -> None:
     click.echo(f"removed {counted(removed, 'entry')}", err=True)
 
 
-@cache_command.command("prune")
+@cache_command.command("prune", short_help="Remove kernels that are not used any more.")
 @click.option(
     *("--to", "limit"),
     metavar="SIZE",

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from normgen.cli.wrap import wrapped
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -73,8 +75,8 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
 
 def say(text: str) -> None:
-    """One line about what happened, to stderr."""
-    click.echo(text, err=True)
+    """One line about what happened, to stderr: on a terminal broken between words."""
+    click.echo(wrapped(text) if sys.stderr.isatty() else text, err=True)
 
 
 def ask_for_a_report() -> None:
@@ -93,4 +95,4 @@ def show_diagnostics(diagnostics: Sequence[Diagnostic], source: Source) -> None:
     from normgen.diagnostics import render_all
 
     if diagnostics:
-        say(render_all(diagnostics, source, colored(sys.stderr)))
+        click.echo(render_all(diagnostics, source, colored(sys.stderr)), err=True)

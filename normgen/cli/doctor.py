@@ -8,6 +8,7 @@ import click
 
 from normgen.cli import exits
 from normgen.cli.table import print_columns
+from normgen.cli.wrap import wrapped
 
 
 @click.command("doctor", short_help="Say what runs norms here, and what is missing.")
@@ -30,12 +31,12 @@ def doctor_command(context: click.Context) -> None:
     click.echo()
     faults = dict.fromkeys(part.fault for part in parts if part.fault and part.needed)
     for fault in faults:
-        click.echo(f"No norm runs on a GPU: {fault}.")
+        click.echo(wrapped(f"No norm runs on a GPU: {fault}."))
     if not faults:
         click.echo("Norms run on this GPU.")
     for part in parts:
         if part.fault and not part.needed:
-            click.echo(f"No norm runs on the CPU: {part.fault}.")
+            click.echo(wrapped(f"No norm runs on the CPU: {part.fault}."))
     context.exit(exits.FAULTS if faults else exits.OK)
 
 

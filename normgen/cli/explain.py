@@ -15,6 +15,7 @@ from normgen.cli.options import arch_option, attr_option, dtype_option, read_spe
 from normgen.cli.page import page_of
 from normgen.cli.sizes import BOTH, Setting, usual_sizes
 from normgen.cli.stages import checked
+from normgen.cli.wrap import wrapped
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
@@ -91,7 +92,7 @@ def explain_command(
         from normgen.dsl.show import show_ast
         from normgen.dsl.syntax import parse
 
-        click.echo(show_ast(parse(read_spec(spec))), nl=False)
+        click.echo(wrapped(show_ast(parse(read_spec(spec)))), nl=False)
         return
     made = checked(spec, attrs)
 
@@ -119,7 +120,7 @@ def explain_command(
         text = _stage(stage, made)
         if stage == "plan":
             text += f"\n{schedules(made.package, setting(BOTH))}"
-    click.echo(text, nl=False)
+    click.echo(wrapped(text), nl=False)
 
 
 def _stage(stage: str, made: Compilation) -> str:

@@ -31,8 +31,17 @@ def list_command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "specs": [asdict(row) for row in rows]}, indent=2))
         return
-    headings = ("NAME", "NEEDS", "WHAT IT IS")
-    print_columns(headings, [(r.name, ", ".join(r.required) or "-", r.doc) for r in rows])
+    print_columns(("NAME", "WHAT IT IS"), [(row.name, _about(row)) for row in rows])
+
+
+def _about(row: Row) -> str:
+    needs = " and ".join(f"--attr {_example(each)}" for each in row.required)
+    return f"{row.doc} Needs {needs}." if needs else row.doc
+
+
+def _example(required: str) -> str:
+    name, _, kind = required.partition(": ")
+    return f"{name}={kind.upper()}"
 
 
 def describe(name: str) -> Row:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from normgen.runtime.planning.choose import Alternative, Candidate
 
 NEXT = 3  # offers of each kernel that are shown beside the one that is taken
+SAME = 0.01  # estimates that differ by less are not told apart
 
 
 def taken(direction: Direction, binding: Binding, device: Machine) -> tuple[Alternative, list[str]]:
@@ -59,6 +60,14 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         yield f"  not the strategy {strategy.name}: {why}"
 
 
+def with_estimate(kernel: Candidate) -> Iterator[str]:
+    """The lines about a kernel and its schedule, and what these are expected to take."""
+    yield from kernel.lines
+    cost = kernel.cost
+    speed = sum(cost.moved.values()) / cost.microseconds / 1e3
+    yield f"  predicted: about {cost.microseconds:.1f} us, {speed:.0f} GB/s"
+
+
 def _direction(direction: Direction, binding: Binding, device: Machine) -> Iterator[str]:
     from normgen.runtime.planning.choose import candidates
 
@@ -66,7 +75,7 @@ def _direction(direction: Direction, binding: Binding, device: Machine) -> Itera
     yield from (f"  {note}" for note in notes)
     every = candidates(chosen.strategy, binding, device)
     for taken_here, offers in zip(chosen.kernels, every, strict=True):
-        yield from (f"  {line}" for line in taken_here.lines)
+        yield from (f"  {line}" for line in with_estimate(taken_here))
         yield from _next(offers, tuned=bool(notes))
     yield from others(direction, chosen, binding, device)
 
@@ -81,13 +90,14 @@ def _next(offers: tuple[Candidate, ...], tuned: bool) -> Iterator[str]:
             cores.add(each.core)
             distinct.append(each)
     for each in sorted(distinct, key=lambda each: each.cost.microseconds)[:NEXT]:
-        us, best = each.cost.microseconds, first.cost.microseconds
-        what = f"about {us:.1f} us"
-        if us > best:
-            why = f"{what} against {best:.1f}"
-        else:
-            why = f"{what}, but the rules prefer the first"
-        yield f"    next {each.text}: {why}"
+        yield f"    next {each.text}: {_beside(each.cost.microseconds, first.cost.microseconds)}"
     beside = "" if tuned else "; `normgen tune` measures them"
     if len(offers) > 1:
         yield f"    {len(offers)} schedules fit{beside}"
+
+
+def _beside(microseconds: float, taken: float) -> str:
+    """An estimate beside that of the schedule that is taken, which comes first by what was measured."""
+    if abs(microseconds - taken) < SAME * taken:
+        return "the same time by this estimate"
+    return f"about {microseconds:.1f} us" if microseconds > taken else "slower where it was measured"

@@ -151,11 +151,11 @@ def _print(found: Sequence[Outcome], device: str, verbose: bool) -> None:
     case = found[0].case
     where = ", ".join(f"{axis} = {length}" for axis, length in case.sizes.items())
     click.echo(f"{where} in {case.dtype}, on {device}")
-    headings = ("STRATEGY", "KERNEL", "SCHEDULE", "PREDICTED", "US", "RHO", "REGISTERS", "SPILLS", "VERDICT")
+    headings = ("PREDICTED", "US", "RHO", "REGISTERS", "SPILLS", "VERDICT", "SCHEDULE")
     for outcome in found:
         click.echo(f"\n{outcome.case.direction}\n")
         shown = _shown(outcome, verbose)
-        print_columns(headings, [_cells(outcome, trial) for trial in shown], headings[3:8])
+        print_columns(headings, [_cells(outcome, trial) for trial in shown], headings[:5])
         if len(outcome.trials) > len(shown):
             click.echo(f"and {len(outcome.trials) - len(shown)} more: --verbose shows them")
 
@@ -171,16 +171,15 @@ def _shown(outcome: Outcome, verbose: bool) -> list[Trial]:
 
 def _cells(outcome: Outcome, trial: Trial) -> tuple[str, ...]:
     compiled = bool(trial.schedule) and trial.us is not None
+    named = ", ".join(filter(None, (trial.strategy, trial.kernel)))
     return (
-        trial.strategy,
-        trial.kernel,
-        trial.schedule or "by default",
         f"{trial.expected:.2f}",
         "" if trial.us is None else f"{trial.us:.2f}",
         "" if trial.us is None else f"{outcome.rho(trial.us):.3f}",
         str(trial.registers) if compiled else "",
         str(trial.local) if compiled else "",
-        f"{trial.verdict}: {trial.why}" if trial.why else _verdict(outcome, trial),
+        _verdict(outcome, trial),
+        "; ".join(filter(None, (f"{named}: {trial.schedule or 'by default'}", trial.why))),
     )
 
 

@@ -84,7 +84,8 @@ class _Place:
 
     @property
     def lowered(self) -> str:
-        return self.token[:1].lower() + self.token[1:]
+        """As a name: an abbreviation in capitals has none left."""
+        return self.token.lower() if self.token.isupper() else self.token[:1].lower() + self.token[1:]
 
 
 _Rule = tuple[Callable[[_Place], bool], str, tuple[str, ...]]
