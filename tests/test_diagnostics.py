@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from normgen.codegen.package import package
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError, position, render, render_all
-from normgen.dsl import load_definition
+from normgen.dsl import check, evaluate, load_definition
+from normgen.dsl.mistakes import _RULES
+from normgen.dsl.values import Fault
 from normgen.ir.grad import backward
 
 INDEX = Path(__file__).parent / "diagnostics.md"
+PACKAGE = Path(__file__).parent.parent / "normgen"
 EXAMPLE = re.compile(
     r"^```norm(?P<attrs>[^\n]*)\n(?P<spec>.*?)^```\n\n```text\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -22,12 +29,44 @@ def _attrs(text: str) -> dict[str, object]:
     return {k: ast.literal_eval(v) for k, v in (pair.split("=") for pair in text.split())}
 
 
+def written_out(spec: str) -> str:
+    """The text that an example means: `<U+200B>` is that character, `<60 x ab>` a text so many times, and
+    `<1 to 9: a{k} = a{j}; >` one for each number k, of which j is the one before."""
+    spec = re.sub(r"<U\+(\w+)>", lambda m: chr(int(m[1], 16)), spec)
+    spec = re.sub(r"<(\d+) x ([^>]*)>", lambda m: m[2] * int(m[1]), spec)
+    return re.sub(
+        r"<(\d+) to (\d+): ([^>]*)>",
+        lambda m: "".join(m[3].format(k=k, j=k - 1) + "\n" for k in range(int(m[1]), int(m[2]) + 1)),
+        spec,
+    )
+
+
+@cache
+def _ran(spec: str, attrs: str) -> tuple[str, frozenset[tuple[str, int]]]:
+    """What is said of an example, and the lines of normgen that said it."""
+    said: set[tuple[str, int]] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (Diagnostic, Fault):
+            patch.setattr(kind, "__init__", _noting(kind.__init__, said))
+        return _message(spec, _attrs(attrs)), frozenset(said)
+
+
+def _noting(made: Callable[..., None], said: set[tuple[str, int]]) -> Callable[..., None]:
+    def noted(self: object, *arguments: object, **named: object) -> None:
+        frame = sys._getframe(1)
+        said.add((frame.f_code.co_filename, frame.f_lineno))
+        made(self, *arguments, **named)
+
+    return noted
+
+
 def _message(spec: str, attrs: dict[str, object]) -> str:
-    source = Source("example.norm", re.sub(r"<U\+(\w+)>", lambda m: chr(int(m[1], 16)), spec))
+    source = Source("example.norm", written_out(spec))
     try:
         definition = load_definition(source, attrs)
-        if definition.of:
-            backward(definition)
+        made = backward(definition) if definition.of else None
+        if not definition.warnings:
+            package(definition, made)
     except SpecError as error:
         return str(error)
     return render_all(definition.warnings, source)
@@ -47,7 +86,7 @@ def _examples() -> list[tuple[str, re.Match[str]]]:
     ("name", "example"), _examples(), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_index(name: str, example: re.Match[str], request: pytest.FixtureRequest) -> None:
-    message = _message(example["spec"], _attrs(example["attrs"]))
+    message, _ = _ran(example["spec"], example["attrs"])
     if request.config.getoption("--update-golden"):
         fence = f"```norm{example['attrs']}\n{example['spec']}```\n\n```text\n"
         text = INDEX.read_text(encoding="utf-8")
@@ -57,6 +96,8 @@ def test_index(name: str, example: re.Match[str], request: pytest.FixtureRequest
     assert message + "\n" == example["text"]
     code, _, _ = name.partition("-")
     assert re.match(rf"(error|warning)\[{code}\]: ", message), "it stands under the wrong heading"
+    for each in message.split("\n\n"):
+        assert " = help: " in each, "what is wrong is said, and not what to do"
 
 
 def test_the_index_is_whole_and_in_order() -> None:
@@ -64,13 +105,69 @@ def test_the_index_is_whole_and_in_order() -> None:
     codes = list(dict.fromkeys(name.partition("-")[0] for name, _ in examples))
     assert len(examples) >= 40
     assert codes == sorted(codes)
-    package = Path(__file__).parent.parent / "normgen"
     written = set()
-    for path in [*package.glob("dsl/*.py")]:
+    for path in [*PACKAGE.glob("dsl/*.py")]:
         text = path.read_text(encoding="utf-8")
         written |= set(re.findall(r"""(?:Diagnostic|Fault)\(\s*(?:[\w.]+,\s*)?"(\w+)",""", text))
     assert written, "no code found in the source"
     assert written <= set(codes), "a code without an example"
+
+
+def _sites() -> Iterator[tuple[Path, ast.Call]]:
+    """Every place of normgen that makes a diagnostic."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="Diagnostic" | "Fault")):
+                    yield path, node
+
+
+# Specs that make these mistakes take long to be refused: other tests have them with lower limits.
+ELSEWHERE = {"ir/limit.py", "dsl/check.py"}
+
+
+def test_every_place_that_finds_a_mistake_has_an_example() -> None:
+    reached = set[tuple[str, int]]()
+    for _, example in _examples():
+        reached |= _ran(example["spec"], example["attrs"])[1]
+    missed = []
+    for path, node in _sites():
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if not any((str(path), line) in reached for line in lines):
+            missed.append((str(path.relative_to(PACKAGE)), ast.unparse(node)))
+    left = [missing for missing in missed if missing[0] not in ELSEWHERE]
+    assert not left, "write a spec that makes the mistake into tests/diagnostics.md"
+    assert len({path for path, _ in missed}) == len(missed), "one a file"
+
+
+def test_functions_that_call_functions_end_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "MOST_OPERATIONS", 50)
+    spec = "norm example\nfn f0(v) = v + v\n<1 to 9: fn f{k}(v) = f{j}(v) + f{j}(v)>\n"
+    said = _message(f"{spec}input  x[D]\noutput y[D] = f9(x)\n", {})
+    assert "error[size]: more than 50 operations once functions are expanded" in said
+    assert "= help: name what is used several times with `let`" in said
+
+
+def test_values_that_depend_on_one_another_too_deeply_end_in_a_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_deep(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(check._Checker, "program", too_deep)
+    said = _message("norm example\ninput  x[D]\noutput y[D] = x\n", {})
+    assert said.startswith("error[nesting]: values depend on one another too deeply")
+    assert "= help: write it as several norms" in said
+
+
+def test_every_slip_of_syntax_has_an_example() -> None:
+    """The table of slips, whose rows share one place of the code."""
+    texts = "\n".join(example["text"] for _, example in _examples())
+    for _, message, help in _RULES:
+        shown = re.escape(message)
+        pattern = re.sub(r"\\\{\w\\\}", ".*", shown)
+        assert re.search(rf"^error\[syntax\]: {pattern}$", texts, re.MULTILINE), message
+        assert help
 
 
 # Rendering, beyond what the index shows.

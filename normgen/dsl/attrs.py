@@ -52,7 +52,8 @@ def check_attr(
     if value is not None and low is not None and not _within(value, node.bound, low):
         message = f"{origin}`{node.name.text}` is {_shown(value)}, which is out of its range"
         labels = (Label(place), Label(node.bound.span if node.bound else place, "its range", primary=False))
-        evaluator.report(Diagnostic("attr", message, labels))
+        help = f"give it a value {node.bound.operator if node.bound else '>='} {_shown(low)}"
+        evaluator.report(Diagnostic("attr", message, labels, (help,)))
         failed = True
     if value is None and not failed and kind in ("int", "bool"):
         example = {"int": "4", "bool": "true"}[kind]
@@ -110,11 +111,11 @@ def _constant(
     article = "an" if kind == "int" else "a"
     if (value.kind == "bool") != (kind == "bool") or (kind == "int" and value.kind != "int"):
         message = f"{what} is {article} {kind}"
-        help = ("`/` is real division; `//` divides integers and rounds down",) if kind == "int" else ()
         found = {"bool": "this is a bool", "int": "this is an int", "float": "this is a float"}[value.kind]
-        evaluator.report(
-            Diagnostic("attr", message, (Label(node.span, found),), help if "float" in found else ())
-        )
+        help = {"bool": "write `true` or `false`", "int": "write a whole number"}.get(kind, "write a number")
+        if kind == "int" and value.kind == "float":
+            help = "`/` is real division; `//` divides integers and rounds down"
+        evaluator.report(Diagnostic("attr", message, (Label(node.span, found),), (help,)))
         return None
     if value.constant is None:
         message = f"{what} is not known at compile time"
@@ -131,7 +132,7 @@ def _low(
         return None
     if kind == "bool":
         message = f"`{node.name.text}` is a bool, and bools have no range"
-        evaluator.report(Diagnostic("attr", message, (Label(node.bound.span),)))
+        evaluator.report(Diagnostic("attr", message, (Label(node.bound.span),), ("leave the range out",)))
         return None
     what = f"the range of `{node.name.text}`"
     low = _constant(node.bound.low, what, "float", names, environment, evaluator)
@@ -165,8 +166,12 @@ def _given(node: ast.Attr, kind: str | None, given: Any, evaluator: Evaluator) -
     try:
         return _exact(kind, given)
     except ValueError as refusal:
-        evaluator.report(Diagnostic("attr", f"`{node.name.text}` {refusal}", (Label(node.span),)))
+        help = f"give it one, as in `{node.name.text}={_EXAMPLES[kind]}`"
+        evaluator.report(Diagnostic("attr", f"`{node.name.text}` {refusal}", (Label(node.span),), (help,)))
         return None
+
+
+_EXAMPLES = {"bool": "True", "int": "4", "float": "1e-6"}
 
 
 def _exact(kind: str, given: Any) -> Fraction | bool:

@@ -56,7 +56,8 @@ def check(spec: ast.Spec, attrs: Mapping[str, object], source: Source) -> Defini
     except RecursionError:
         label = Label(spec.name.span)
         message = f"values depend on one another too deeply, or nest more than {DEEPEST} levels"
-        raise SpecError([Diagnostic("nesting", message, (label,))], source) from None
+        help = "write it as several norms: an output of one can be an input of the next"
+        raise SpecError([Diagnostic("nesting", message, (label,), (help,))], source) from None
     warnings = tuple(_in_order(checker.warnings()))
     moved = tuple(update.state for update in program.updates)
     return Definition(program, request.of, request.wrt, source, warnings, opened, moved)
@@ -65,6 +66,9 @@ def check(spec: ast.Spec, attrs: Mapping[str, object], source: Source) -> Defini
 def _in_order(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
     """By place, each once (a function may be expanded many times)."""
     return sorted(dict.fromkeys(diagnostics), key=lambda d: d.labels[0].span.start if d.labels else 0)
+
+
+_MISSING = {"input": "for example `input x[..., D]`", "output": "for example `output y[..., D] = x`"}
 
 
 @dataclass
@@ -129,7 +133,8 @@ class _Checker:
         for role in ("input", "output"):
             if role not in roles:
                 label = Label(self.spec.name.span)
-                self.errors.append(Diagnostic(role, f"`{self.spec.name.text}` has no {role}", (label,)))
+                message, help = f"`{self.spec.name.text}` has no {role}", f"add {_MISSING[role]}"
+                self.errors.append(Diagnostic(role, message, (label,), (help,)))
 
     # Statements.
 
@@ -152,9 +157,11 @@ class _Checker:
         self.scope.axes.setdefault(name, node.name.span)
         if length is not None and length < 1:
             label = Label(node.extent.span, f"this is {length}")
-            self.errors.append(Diagnostic("extent", f"axis `{name}` has a length below 1", (label,)))
+            help = "an axis has at least one element; give an attr in it a range, as in `attr n: int >= 1`"
+            self.errors.append(Diagnostic("extent", f"axis `{name}` has a length below 1", (label,), (help,)))
         elif length is not None and length > 2**63 - 1:
-            self.errors.append(Diagnostic("extent", f"axis `{name}` is too long", (Label(node.extent.span),)))
+            label, help = Label(node.extent.span), "lengths are integers of 64 bits"
+            self.errors.append(Diagnostic("extent", f"axis `{name}` is too long", (label,), (help,)))
         elif length is not None:
             self.evaluator.extents[name] = length
 
@@ -235,9 +242,12 @@ class _Checker:
             self.errors.append(Diagnostic("name", f"no state `{name}` above", (Label(node.name.span),), help))
         elif entity.tensor is None or entity.tensor.role != "state":
             labels = (Label(node.name.span), Label(entity.head, f"declared as {entity.what}", primary=False))
-            self.errors.append(Diagnostic("state", f"`{name}` is no state; only states are updated", labels))
+            message = f"`{name}` is no state; only states are updated"
+            keep = "keep a new value with `save` or `output`, or declare `state`"
+            self.errors.append(Diagnostic("state", message, labels, (keep,)))
         elif name in self.updates:
-            self.errors.append(Diagnostic("state", f"`{name}` is updated twice", (Label(node.name.span),)))
+            label, once = Label(node.name.span), "write one `update` with the last value"
+            self.errors.append(Diagnostic("state", f"`{name}` is updated twice", (label,), (once,)))
         else:
             tensor = entity.tensor
             value = self._same_axes(tensor, entity.head, node.value, value)
@@ -323,5 +333,6 @@ class _Checker:
             asked = any(name == i.text for g in self.gradients for i in (*g.of, *g.wrt))
             if name not in self.scope.used and not written and not asked:
                 message = f"{entity.what} `{name}` is never used"
-                found.append(Diagnostic("unused", message, (Label(entity.head),), severity="warning"))
+                help = "use it, or leave it out"
+                found.append(Diagnostic("unused", message, (Label(entity.head),), (help,), "warning"))
         return found

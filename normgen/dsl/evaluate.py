@@ -153,7 +153,7 @@ class Evaluator:
         """Functions that call functions grow exponentially; say so before they do."""
         if self.operations == MOST_OPERATIONS:
             message = f"more than {MOST_OPERATIONS} operations once functions are expanded"
-            raise Fault(node, "size", message)
+            raise Fault(node, "size", message, "name what is used several times with `let`")
         if self.operations > MOST_OPERATIONS:
             raise _TooLarge
         if self.depth > DEEPEST_EVALUATION:
@@ -226,7 +226,7 @@ class Evaluator:
             return POISON
         if windows and len(axes) > len(windows):
             message = "a window over a function's axis, which stands for several axes here"
-            raise Fault(node, "window", message)
+            raise Fault(node, "window", message, "call the function with one axis")
         (value,) = arguments
         if missing := [axis for axis in axes if axis not in value.axes]:
             shown = ", ".join(f"`{axis}`" for axis in missing)
@@ -256,7 +256,7 @@ class Evaluator:
                 raise Fault(window, "window", message, "the lower end stands first")
             if max(abs(low), abs(high)) > WIDEST_WINDOW:
                 message = f"a window from {low} to {high}; its ends lie within {WIDEST_WINDOW}"
-                raise Fault(window, "window", message)
+                raise Fault(window, "window", message, f"sum over all of it: `sum[{axis}](v)`")
             reaches.append((axis, low, high))
         return number(ir.window_sum(value.expr, tuple(reaches)), value.axes)
 
@@ -288,11 +288,14 @@ def _evaluated(node: ast.Call) -> tuple[ast.Expression, ...]:
     return node.arguments[:1] if node.function.text == CAST else node.arguments
 
 
+_POSITIVE = "the argument is known when the spec is compiled, and must be positive"
+
+
 def _check_domain(node: ast.Call, name: str, constant: Fraction) -> None:
     """Functions of a constant at which they have no finite value."""
     if name in ROOTS and ROOTS[name] < 0 and constant == 0:
-        raise Fault(node, "number", "division by zero", label="the argument is 0")
+        raise Fault(node, "number", "division by zero", _POSITIVE, label="the argument is 0")
     if name in ROOTS and constant < 0:
-        raise Fault(node, "number", "a root of a negative number")
+        raise Fault(node, "number", "a root of a negative number", _POSITIVE)
     if name in PRIMITIVES and (reason := PRIMITIVES[name].refuses(constant)):
-        raise Fault(node, "number", reason)
+        raise Fault(node, "number", reason, "change the argument, which is known when the spec is compiled")

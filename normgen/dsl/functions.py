@@ -53,6 +53,13 @@ def built_in_names() -> list[str]:
 # Functions that other languages have, and how the same is written here.
 _POWERS = "write powers with `^`, as in `x^2`"
 _INDEX = "a reduction gives values, not where they are; `max[D](v)` and `min[D](v)` are the extremes"
+VALUES_ELSEWHERE: dict[str, str] = {
+    "ones": "a default is a number: `param w[D] = 1`",
+    "zeros": "a default is a number: `param w[D] = 0`",
+    "None": "an operand that may be left out has the number that stands in for it: `param w[D] = 1`",
+    "inf": "numbers are finite; the largest float32 is `3.4028235e38`",
+    "pi": "write the number, `3.14159265`",
+}
 ELSEWHERE: dict[str, str] = {
     "where": "a choice is written `a if condition else b`",
     "select": "a choice is written `a if condition else b`",

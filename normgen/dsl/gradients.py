@@ -49,7 +49,8 @@ def check_gradient(
         seen: set[str] = set()
         for name in names:
             if name.text in seen:
-                faults.append(Diagnostic("grad", f"`{name.text}` is listed twice", (Label(name.span),)))
+                label, message = Label(name.span), f"`{name.text}` is listed twice"
+                faults.append(Diagnostic("grad", message, (label,), ("leave one out",)))
             elif fault := check(name, tensors, lets, scope):
                 faults.append(fault)
             seen.add(name.text)
@@ -71,7 +72,8 @@ def _unknown(
         return []
     if name.text in scope.values:
         message = f"`{name.text}` is an attr, and attrs are not differentiated"
-        return [Diagnostic("grad", message, (Label(name.span),))]
+        declare = f"declare it as `param {name.text}[] = ...`, which may be a number too"
+        return [Diagnostic("grad", message, (Label(name.span),), (declare,))]
     help = suggestion(name.text, [*tensors, *lets])
     if not help and known:
         help = (f"there you may name {', '.join(f'`{each}`' for each in known)}",)
@@ -116,7 +118,8 @@ def _wrt_fault(
         help = "differentiate with respect to a `let` that holds its value"
         return Diagnostic("grad", f"no gradient of `{name.text}`: its dtype has 8 bits", labels, (help,))
     labels = (Label(name.span), Label(head, f"declared as {tensor.role}", primary=False))
-    return Diagnostic("grad", f"`{name.text}` is not an input, a param or a `let`", labels)
+    message, help = f"`{name.text}` is not an input, a param or a `let`", "name what it is made of"
+    return Diagnostic("grad", message, labels, (help,))
 
 
 def check_clashes(request: Request, tensors: Mapping[str, Tensor], scope: Scope) -> list[Diagnostic]:

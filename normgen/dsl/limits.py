@@ -33,12 +33,14 @@ def text_fault(text: str) -> Diagnostic | None:
     """The first reason not to read this text at all."""
     if len(text) > LONGEST_TEXT:
         message = f"the text has {len(text)} characters; a spec has at most {LONGEST_TEXT}"
-        return Diagnostic("size", message, (Label(Span(0, 0)),))
+        help = "a spec is a page of text; split it into several norms"
+        return Diagnostic("size", message, (Label(Span(0, 0)),), (help,))
     start = 0
     for line in text.split("\n"):
         if len(line) > LONGEST_LINE:
             message = f"a line of {len(line)} characters; lines have at most {LONGEST_LINE}"
-            return Diagnostic("size", message, (Label(Span(start, start + 1)),))
+            help = "a statement may go over several lines"
+            return Diagnostic("size", message, (Label(Span(start, start + 1)),), (help,))
         start += len(line) + 1
     if found := _FORBIDDEN.search(text, 1 if text.startswith("\ufeff") else 0):
         character = found.group()

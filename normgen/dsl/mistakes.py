@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from lark import Token
 
@@ -17,6 +18,7 @@ from normgen.diagnostics import Diagnostic, Label, Span
 _STATEMENTS = frozenset(
     {"attr", "axis", "input", "param", "state", "save", "output", "let", "update", "grad", "fn"}
 )
+_OPERATORS = frozenset("+ - * / // ^ < <= > >= == != if and or ( [".split())  # noqa: SIM905
 _FRIENDLY = {
     "NAME": "a name",
     "AXIS": "an axis",
@@ -50,8 +52,7 @@ class _Place:
 
     @property
     def starts_line(self) -> bool:
-        start = self.token.start_pos or 0
-        return not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
+        return not self.line_before.strip()
 
     @property
     def in_expression(self) -> bool:
@@ -83,6 +84,17 @@ class _Place:
         return found.group().replace("-", "_") if found else self.before
 
     @property
+    def line_before(self) -> str:
+        """The line up to the token."""
+        start = self.token.start_pos or 0
+        return self.text[self.text.rfind("\n", 0, start) + 1 : start]
+
+    @property
+    def nearest(self) -> str:
+        """The keyword that is spelt most like the token, if one is."""
+        return next(iter(get_close_matches(self.token, sorted(_STATEMENTS), n=1, cutoff=0.7)), "")
+
+    @property
     def lowered(self) -> str:
         """As a name: an abbreviation in capitals has none left."""
         return self.token.lower() if self.token.isupper() else self.token[:1].lower() + self.token[1:]
@@ -91,7 +103,7 @@ class _Place:
 _Rule = tuple[Callable[[_Place], bool], str, tuple[str, ...]]
 
 # (when, message, help). `{t}` is the token, `{T}` and `{l}` the same with a capital or small first letter,
-# `{b}` the token before, `{n}` that and the words behind hyphens as one name.
+# `{b}` the token before, `{n}` that and the words behind hyphens as one name, `{k}` the nearest keyword.
 _RULES: tuple[_Rule, ...] = (
     (
         lambda p: p.token == "norm" and p.at_statement,
@@ -122,6 +134,36 @@ _RULES: tuple[_Rule, ...] = (
         lambda p: p.token == "//" and (p.starts_line or (p.at_statement and not p.after_expression)),
         "`//` divides; it does not begin a comment",
         ("comments begin with `#`",),
+    ),
+    (
+        lambda p: p.after_expression and bool(re.search(r"//[\w\s]*$", p.line_before)),
+        "`//` divides; it does not begin a comment",
+        ("comments begin with `#`",),
+    ),
+    (
+        lambda p: p.token == "axis" and p.in_expression,
+        "arguments have no names",
+        ("axes stand in brackets, as in `mean[D](x)`",),
+    ),
+    (
+        lambda p: p.token == "=" and p.after_expression and bool(re.search(r"[(,]\s*\w+\s*$", p.line_before)),
+        "arguments have no names",
+        ("axes stand in brackets, as in `mean[D](x)`; of other arguments write the value alone",),
+    ),
+    (
+        lambda p: p.token == "=" and p.before in ("+", "-", "*", "/"),
+        "values do not change",
+        ("give the result a name of its own: `let h = x {b} ...`",),
+    ),
+    (
+        lambda p: p.token == "norm" and p.in_expression,
+        "`norm` begins a spec, and is no function",
+        ("a length is `sqrt(sum[D](v^2))`",),
+    ),
+    (
+        lambda p: p.token.type == "NUMBER" and "AXIS" in p.follows and "..." in p.follows,
+        "axes are named, not numbered",
+        ("values are whole here: write `x`, or reduce it, as in `mean[D](x)`",),
     ),
     (
         lambda p: p.token == "=" and p.after_expression and "==" in p.follows,
@@ -172,6 +214,11 @@ _RULES: tuple[_Rule, ...] = (
         lambda p: set(p.follows) == {"["},
         "expected the axes of `{b}`",
         ("a tensor declares them in brackets, `{b}[..., D]`; one without axes is `{b}[]`",),
+    ),
+    (
+        lambda p: p.token.type == "NAME" and p.starts_line and p.at_statement and bool(p.nearest),
+        "no statement begins with `{t}`",
+        ("did you mean `{k}`?",),
     ),
     (
         lambda p: p.token.type == "NAME" and p.starts_line and p.at_statement,
@@ -227,12 +274,13 @@ def unexpected_token(token: Token, last: Token | None, follows: Collection[str],
     for applies, message, help in _RULES:
         if applies(place):
             words = {"t": str(token), "T": place.capitalised, "l": place.lowered, "b": place.before}
-            words["n"] = place.underscored
+            words |= {"n": place.underscored, "k": place.nearest}
             return Diagnostic(
                 "syntax", message.format(**words), (label,), tuple(line.format(**words) for line in help)
             )
     found = "the text ends" if token.type == "$END" else f"found `{token}`"
-    return Diagnostic("syntax", f"expected {_expected(place)}, but {found}", (label,))
+    more = "docs/language.md has the language on one page, and `normgen list` specs to compare with"
+    return Diagnostic("syntax", f"expected {_expected(place)}, but {found}", (label,), (more,))
 
 
 def _expected(place: _Place) -> str:
@@ -245,86 +293,9 @@ def _expected(place: _Place) -> str:
         phrases.append("a statement")
     if place.after_expression:
         options -= {
-            "+",
-            "-",
-            "*",
-            "/",
-            "//",
-            "^",
-            "<",
-            "<=",
-            ">",
-            ">=",
-            "==",
-            "!=",
-            "if",
-            "and",
-            "or",
-            "(",
-            "[",
+            *["+", "-", "*", "/", "//", "^", "<", "<=", ">", ">=", "==", "!=", "if", "and", "or", "(", "["]
         }
         phrases.append("an operator")
     listed = sorted(_FRIENDLY.get(option, f"`{option}`") for option in options)
     phrases = listed + phrases if len(listed) + len(phrases) <= 6 else phrases or listed
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} or {phrases[-1]}"
-
-
-_CHARACTERS: dict[str, str] = {
-    "%": "there is no remainder; for compile-time integers it is `a - a // b * b`",
-    "&": "conditions are joined with `and`",
-    "|": "conditions are joined with `or`; an absolute value is `abs(v)`",
-    "!": "a condition is reversed with `not`",
-    "~": "a condition is reversed with `not`",
-    "?": "a choice is written `a if condition else b`",
-    "'": "docs stand in double quotes",
-    ";": "statements end by themselves; leave it out",
-    "@": "products are elementwise, written `*`; add them up with `sum[D](a * b)`",
-    "{": "braces have no meaning here; axes stand in brackets, values in parentheses",
-    "}": "braces have no meaning here; axes stand in brackets, values in parentheses",
-    ".": "values have no members; write a function, as in `mean[D](x)`",
-    "×": "multiply with `*`",
-    "·": "multiply with `*`",
-    "÷": "divide with `/`",
-    "−": "subtract with `-`",
-    "²": "write powers with `^`, as in `x^2`",
-    "√": "write `sqrt(v)`",
-}
-
-
-def unexpected_character(offset: int, last: Token | None, text: str) -> Diagnostic:
-    """The diagnostic for a character that begins no token."""
-    character = text[offset]
-    label = Label(Span(offset, offset + 1))
-    if character == '"':
-        return _doc_fault(offset, text)
-    if character == "_" and last is not None and last.type == "NUMBER" and last.end_pos == offset:
-        whole = re.compile(r"[0-9_]+").match(text, last.start_pos or 0)
-        assert whole is not None
-        help = f"write `{whole.group().replace('_', '')}`"
-        return Diagnostic(
-            "syntax", "numerals have no separators", (Label(Span(whole.start(), whole.end())),), (help,)
-        )
-    if character == "_":
-        help = "names begin with a small letter, axes with a capital"
-        return Diagnostic("syntax", "a name cannot begin with `_`", (label,), (help,))
-    name = f"`{character}`" if character.isascii() else f"`{character}` (U+{ord(character):04X})"
-    if character in _CHARACTERS:
-        return Diagnostic("syntax", f"unexpected character {name}", (label,), (_CHARACTERS[character],))
-    if character.isalpha():
-        help = "names are made of the letters a to z, A to Z, digits and `_`"
-        return Diagnostic("syntax", f"unexpected character {name}", (label,), (help,))
-    return Diagnostic("syntax", f"unexpected character {name}", (label,))
-
-
-def _doc_fault(offset: int, text: str) -> Diagnostic:
-    """Why the text from this quote on is not a doc string."""
-    for found in re.compile(r"\\(.?)|\n|\"", re.DOTALL).finditer(text, offset + 1):
-        if found.group() == "\n" or found.group(1) in ("\n", ""):
-            break
-        if found.group(1) not in ('"', "\\"):
-            message = f"unknown escape `{found.group()}`"
-            help = 'a doc knows two: `\\"` and `\\\\`'
-            return Diagnostic("syntax", message, (Label(Span(*found.span())),), (help,))
-    end = text.find("\n", offset)
-    label = Label(Span(offset, end if end >= 0 else len(text)))
-    return Diagnostic("syntax", "this doc does not end on its line", (label,), ('close it with `"`',))

@@ -13,12 +13,26 @@ from difflib import get_close_matches
 
 from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
-from normgen.dsl.functions import CAST, ELSEWHERE, REDUCTIONS, Signature, built_in, built_in_names, signature
+from normgen.dsl.functions import (
+    CAST,
+    ELSEWHERE,
+    REDUCTIONS,
+    VALUES_ELSEWHERE,
+    Signature,
+    built_in,
+    built_in_names,
+    signature,
+)
 from normgen.ir.program import Tensor
 
 API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt", "sm_count"})
 _DTYPE_CALLS = {
     "f32": "values are float32 already",
+    "float32": "values are float32 already",
+    "float": "values are float32 already",
+    "float16": "write `f16(v)`",
+    "half": "write `f16(v)`",
+    "bfloat16": "write `bf16(v)`",
     "f64": "values are float32; there is no float64 inside a kernel",
 }
 
@@ -73,7 +87,8 @@ def reserved(name: ast.Identifier) -> Diagnostic | None:
 
 def defined_twice(name: ast.Identifier, earlier: Span, kind: str = "") -> Diagnostic:
     labels = (Label(name.span), Label(earlier, "defined here", primary=False))
-    return Diagnostic("name", f"{kind}`{name.text}` is defined twice", labels)
+    help = f"take another name, for example `{name.text}2`"
+    return Diagnostic("name", f"{kind}`{name.text}` is defined twice", labels, (help,))
 
 
 def suggestion(word: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -97,6 +112,10 @@ class Names:
     only: str = ""
 
 
+MOST_SHOWN = 8  # names that a message lists
+_COMMENTS = "to begin a comment, write `#`: `//` divides"
+
+
 def check_names(expression: ast.Expression, names: Names) -> list[Diagnostic]:
     """Every unknown name, wrong number of arguments and misplaced bracket of an expression."""
     faults: list[Diagnostic] = []
@@ -108,6 +127,9 @@ def check_names(expression: ast.Expression, names: Names) -> list[Diagnostic]:
                 faults += _value_faults(node, names)
             case ast.Unary(operand=operand):
                 stack.append(operand)
+            case ast.Binary(operator="//", left=left, right=ast.Name() as right):
+                faults += _value_faults(right, names, (_COMMENTS,))
+                stack.append(left)
             case ast.Binary(left=left, right=right):
                 stack += (right, left)
             case ast.Conditional(then=then, condition=condition, otherwise=otherwise):
@@ -121,7 +143,7 @@ def check_names(expression: ast.Expression, names: Names) -> list[Diagnostic]:
     return faults
 
 
-def _value_faults(node: ast.Name, names: Names) -> list[Diagnostic]:
+def _value_faults(node: ast.Name, names: Names, help: tuple[str, ...] = ()) -> list[Diagnostic]:
     word, label = node.text, Label(node.span)
     names.scope.used.add(word)
     if word in names.values:
@@ -130,13 +152,26 @@ def _value_faults(node: ast.Name, names: Names) -> list[Diagnostic]:
         if names.only:
             return [Diagnostic("name", f"`{word}` cannot be used here", (label,), (names.only,))]
         labels = (label, Label(names.later[word], "defined here", primary=False))
-        return [Diagnostic("name", f"`{word}` is used before it is defined", labels)]
+        move = "move its definition above this line"
+        return [Diagnostic("name", f"`{word}` is used before it is defined", labels, (move,))]
     if built_in(word) or word in names.functions:
-        return [
-            Diagnostic("name", f"`{word}` is a function", (label,), (f"call it: `{_example(word, names)}`",))
-        ]
-    help = suggestion(word, names.values) or ((names.only,) if names.only else ())
-    return [Diagnostic("name", f"`{word}` is not defined", (label,), help)]
+        call = f"call it: `{_example(word, names)}`"
+        return [Diagnostic("name", f"`{word}` is a function", (label,), (call,))]
+    return [Diagnostic("name", f"`{word}` is not defined", (label,), help or _known(word, names))]
+
+
+def _known(word: str, names: Names) -> tuple[str, ...]:
+    """What may have been meant by a name that nothing has."""
+    if word in VALUES_ELSEWHERE:
+        return (VALUES_ELSEWHERE[word],)
+    if close := suggestion(word, names.values):
+        return close
+    if names.only:
+        return (names.only,)
+    shown = [f"`{name}`" for name in names.values][:MOST_SHOWN]
+    more = ", ..." if len(names.values) > len(shown) else ""
+    known = f"known here: {', '.join(shown)}{more}" if shown else "nothing is defined above"
+    return (f"{known}; to define it, write `let {word} = ...` above",)
 
 
 def _example(word: str, names: Names) -> str:
@@ -159,7 +194,8 @@ def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
     word, label = node.function.text, Label(node.span)
     if word == "size":
         if any(isinstance(reach, ast.Window) for reach in node.over):
-            return [Diagnostic("window", "`size` takes axes, not windows", (label,))]
+            help = "write `size[D]`; a window has `high - low + 1` elements"
+            return [Diagnostic("window", "`size` takes axes, not windows", (label,), (help,))]
         return []
     if word in names.values:
         names.scope.used.add(word)
@@ -221,7 +257,8 @@ def _unknown_function(node: ast.Call, names: Names) -> Diagnostic:
         return Diagnostic("name", f"there is no function `{word}`", (label,), (_DTYPE_CALLS[word],))
     elsewhere = ELSEWHERE.get(word)
     help_lines = (elsewhere,) if elsewhere else suggestion(word, [*built_in_names(), *names.functions])
-    return Diagnostic("name", f"there is no function `{word}`", (label,), help_lines)
+    define = (f"define it above: `fn {word}(v) = ...`",)
+    return Diagnostic("name", f"there is no function `{word}`", (label,), help_lines or define)
 
 
 def _cast_faults(target: ast.Expression, names: Names) -> list[Diagnostic]:
@@ -248,7 +285,7 @@ def _over_faults(over: tuple[ast.Reach, ...], names: Names, stack: list[ast.Expr
         if axis.text not in names.axes:
             faults.append(unknown_axis(axis, names.axes, names.only))
         elif axis.text in seen:
-            faults.append(Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),)))
+            faults.append(axis_twice(axis))
         seen.add(axis.text)
         if isinstance(reach, ast.Window):
             stack += (reach.high, reach.low)
@@ -257,6 +294,11 @@ def _over_faults(over: tuple[ast.Reach, ...], names: Names, stack: list[ast.Expr
         help = "sum twice: a window keeps its axis, a plain axis disappears"
         faults.append(Diagnostic("window", "windows and plain axes in one sum", (Label(span),), (help,)))
     return faults
+
+
+def axis_twice(axis: ast.Identifier) -> Diagnostic:
+    help = "`...` is one axis, all remaining dimensions" if axis.text == "..." else "leave one out"
+    return Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),), (help,))
 
 
 def unknown_axis(axis: ast.Identifier, known: Collection[str], only: str = "") -> Diagnostic:
@@ -291,7 +333,8 @@ def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
         parameters.setdefault(parameter.text, parameter.span)
     if recursive := _calls_of(function.body, name.text):
         message = f"`{name.text}` calls itself; functions are expanded where they are called"
-        return [*faults, Diagnostic("name", message, (Label(recursive),))]
+        help = "write its formula out: there are no loops"
+        return [*faults, Diagnostic("name", message, (Label(recursive),), (help,))]
     axes = [function.axis.text] if function.axis else []
     only = "a function sees its parameters only; pass what it needs as an argument"
     # (a parameter does not count as a use of a namesake)

@@ -12,6 +12,8 @@ from normgen.ir import expr as ir
 
 LARGEST_EXPONENT = 1000
 MOST_BITS = 4096  # of an exact constant's numerator and denominator
+_DIVISOR = "the divisor is known when the spec is compiled; give it another value"
+_RANGE = "constants are computed exactly; let them have fewer digits, or make one an attr"
 _TOO_LARGE = "the constants of this expression grow too large"
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -53,7 +55,7 @@ def binary(node: ast.Binary, left: Value, right: Value) -> Value:
             return truth(ir.compare(operator, left.constant, right.constant) is ir.ONE)
         return Value("bool", ir.compare(operator, left.expr, right.expr), axes)
     if operator == "/" and right.constant == 0:
-        raise Fault(node, "number", "division by zero", label="the divisor is 0")
+        raise Fault(node, "number", "division by zero", _DIVISOR, label="the divisor is 0")
     if operator == "^":
         _check_power(node, left, right)
     constant = None
@@ -68,7 +70,7 @@ def binary(node: ast.Binary, left: Value, right: Value) -> Value:
 def floor_division(node: ast.Binary, left: int, right: int) -> Value:
     """`//`, which rounds down: (0 - 1) // 2 is -1."""
     if right == 0:
-        raise Fault(node, "number", "division by zero", label="the divisor is 0")
+        raise Fault(node, "number", "division by zero", _DIVISOR, label="the divisor is 0")
     return number(ir.const(left // right), kind="int")
 
 
@@ -84,11 +86,11 @@ def choice(node: ast.Conditional, condition: Value, then: Value, otherwise: Valu
 def bounded(node: ast.Node, value: Value) -> Value:
     """The value, unless its exact constants are out of range or grow without bound."""
     if value.constant is not None and (reason := number_fault(value.constant)):
-        raise Fault(node, "number", f"this constant is {reason}")
+        raise Fault(node, "number", f"this constant is {reason}", _RANGE)
     coefficient, factors = ir.factors(value.expr)
     largest = LARGEST_EXPONENT**2
     if _bits(coefficient) > MOST_BITS or any(abs(exponent) > largest for _, exponent in factors):
-        raise Fault(node, "number", _TOO_LARGE)
+        raise Fault(node, "number", _TOO_LARGE, _RANGE)
     return value
 
 
@@ -98,14 +100,14 @@ def _check_power(node: ast.Binary, base: Value, exponent: Value) -> None:
         return
     if abs(p) > LARGEST_EXPONENT:
         message = f"an exponent of {float(p):g}; constant exponents are at most {LARGEST_EXPONENT}"
-        raise Fault(node.right, "number", message)
+        raise Fault(node.right, "number", message, "write `exp(p * log(v))`")
     coefficient, _ = ir.factors(base.expr)
     if _bits(coefficient) * (abs(p) + 1) > MOST_BITS:
-        raise Fault(node, "number", _TOO_LARGE)
+        raise Fault(node, "number", _TOO_LARGE, _RANGE)
     if base.constant == 0 and p < 0:
-        raise Fault(node, "number", "division by zero", label="0 to a negative power")
+        raise Fault(node, "number", "division by zero", _DIVISOR, label="0 to a negative power")
     if base.constant is not None and base.constant < 0 and p.denominator != 1:
-        raise Fault(node, "number", "a root of a negative number")
+        raise Fault(node, "number", "a root of a negative number", "take `abs(v)`, or a whole exponent")
 
 
 def _bits(value: Fraction) -> int:

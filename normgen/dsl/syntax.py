@@ -18,6 +18,7 @@ from normgen.cache_results import kept
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
 from normgen.dsl import ast, mistakes
 from normgen.dsl.build import Builder
+from normgen.dsl.characters import unexpected_character
 from normgen.dsl.limits import DEEPEST, LONGEST_NAME, numeral_fault, text_fault
 
 _OPTIONS: dict[str, Any] = {
@@ -80,9 +81,7 @@ def _parse(source: Source, start: str) -> Any:
         raise SpecError([mistakes.unexpected_token(error.token, last, follows, text)], source) from None
     except lark.UnexpectedCharacters as error:
         last = read[-1] if read else None
-        raise SpecError(
-            [mistakes.unexpected_character(error.pos_in_stream or 0, last, text)], source
-        ) from None
+        raise SpecError([unexpected_character(error.pos_in_stream or 0, last, text)], source) from None
     if fault := _nesting_fault(tree):
         raise SpecError([fault], source)
     return tree
@@ -107,12 +106,12 @@ def _token_fault(token: lark.Token, depth: int) -> Diagnostic | None:
     if depth >= DEEPEST and token in _OPEN:
         return _too_deep(span)
     if token.type == "NUMBER" and (reason := numeral_fault(token)):
-        return Diagnostic(
-            "number", f"this number is {reason}" if reason[0] != "a" else reason, (Label(span),)
-        )
+        message = f"this number is {reason}" if reason[0] != "a" else reason
+        help = "a number of float32 has some 8 digits, and lies between 1.5e-45 and 3.4e38"
+        return Diagnostic("number", message, (Label(span),), (help,))
     if token.type in ("NAME", "AXIS") and len(token) > LONGEST_NAME:
         message = f"a name of {len(token)} characters; names have at most {LONGEST_NAME}"
-        return Diagnostic("name", message, (Label(span),))
+        return Diagnostic("name", message, (Label(span),), ("take a shorter one",))
     return None
 
 

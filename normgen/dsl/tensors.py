@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
-from normgen.dsl.names import Scope, suggestion, unknown_axis
+from normgen.dsl.names import Scope, axis_twice, suggestion, unknown_axis
 from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES
 from normgen.ir.program import Tensor, determined, is_given
 
@@ -31,10 +31,7 @@ def check_dimensions(
     known = list(scope.axes)
     for axis in (axis for dimension in dimensions for axis in dimension):
         if axis.text in seen:
-            help = ("`...` is one axis, all remaining dimensions",) if axis.text == "..." else ()
-            faults.append(
-                Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),), help)
-            )
+            faults.append(axis_twice(axis))
         elif declares:
             scope.axes.setdefault(axis.text, axis.span)
         elif axis.text not in scope.axes:
