@@ -13,7 +13,7 @@ from functools import cache
 
 import torch
 
-from normgen.torch.private import fake_mode
+from normgen.torch.private import constant, fake_mode
 
 _WIDENED = frozenset(
     (
@@ -29,13 +29,10 @@ _WIDENED = frozenset(
 _HALVES = (torch.bfloat16, torch.float16)
 
 
+@constant
 def widened(norm: str) -> bool:
     """Whether autocast on a GPU gives a norm float32."""
     return norm in _WIDENED or (norm == "rmsnorm" and _widens_rms_norm())
-
-
-# `torch.compile` calls it once and takes what it returns for a constant.
-widened._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

@@ -15,6 +15,7 @@ import normgen
 from normgen.locks import new_reentrant_lock
 from normgen.runtime.norm import Norm
 from normgen.torch.function import NormFunction
+from normgen.torch.private import constant
 
 
 def load(source: str | os.PathLike[str] | ModuleType | Norm, /, **attrs: Any) -> NormFunction:
@@ -94,19 +95,15 @@ _LOADED = _Loaded()
 _NUMBERS = count()  # of its attributes: no two threads get the same
 
 
+@constant
 def _place_of(source: Any, **attrs: Any) -> str:
     """Where the function is, once it is loaded."""
     return _place(_load(source, attrs))
 
 
+@constant
 def _known_place(spec: str, **attrs: Any) -> str:
     return _known(spec, tuple(attrs.items()))
-
-
-# `torch.compile` calls them once and takes what they return for a constant. This is all that
-# `torch.compiler.assume_constant_result` does, but for an import of the whole compiler.
-_place_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
-_known_place._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

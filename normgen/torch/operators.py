@@ -107,8 +107,7 @@ def _recording(step: Step, operator: Any, levels: private.Levels) -> Callable[..
         @staticmethod
         def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
             """What a backward depends on beside tensors, for who traces it."""
-            others = hash((ctx.numbers, tuple(ctx.asked), getattr(ctx, "types", None)))
-            return ctx._autograd_function_id, others % 2**63
+            return private.compiled_key(ctx, (ctx.numbers, tuple(ctx.asked), getattr(ctx, "types", None)))
 
     def record(keyset: Any, *given: Any) -> Any:
         settle()

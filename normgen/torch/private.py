@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.autograd import forward_ad
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _find(home: str, *names: str) -> list[Any] | None:
@@ -79,14 +81,30 @@ def unpack_dual(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None
     return made[0], made[1]
 
 
+def constant(function: F) -> F:
+    """Let `torch.compile` call a function once and take what it returns for a constant. This is all that
+    `torch.compiler.assume_constant_result` does, but for an import of the whole compiler; a release that does
+    not know it traces the function."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def compiled_key(ctx: Any, others: object) -> tuple[int, ...]:
+    """What compiled autograd knows a recorded call by: what was recorded, and what its backward depends on
+    beside tensors."""
+    return getattr(ctx, "_autograd_function_id", id(type(ctx))), hash(others) % 2**63
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether hooks wait for calls of a module."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    everywhere = _HOOKS is not None and bool(_HOOKS[0]())
+    return everywhere or any(getattr(module, name, None) for name in names)
+
+
 def ragged_dimension(tensor: torch.Tensor) -> int:
     """The dimension along which the parts of a jagged tensor differ in length."""
     return int(getattr(tensor, "_ragged_idx", 1))
-
-
-def hooked_everywhere() -> bool:
-    """Whether there are hooks of the calls of all modules."""
-    return _HOOKS is not None and bool(_HOOKS[0]())
 
 
 def is_batch(tensor: torch.Tensor) -> bool:

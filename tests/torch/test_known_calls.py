@@ -13,9 +13,8 @@ import normgen
 from normgen import bundled
 from normgen.devices.host.executor import HostExecutor
 from normgen.runtime.calls.prepared import PreparedCall
-from normgen.torch import native
+from normgen.torch import native, steps
 from normgen.torch.function import NormFunction
-from normgen.torch.loading import function
 from tests.torch.norms import batch, drawn, functional, nt, rms, same, torch
 
 grad = torch.autograd.grad
@@ -200,13 +199,22 @@ def test_numbers_that_change_make_no_new_call(load):
         norm(x, None, None, mean, var, momentum=float("nan"))
 
 
-def test_cumulative_averages_prepare_one_call():
-    mine, theirs, known = nt.nn.BatchNorm1d(6, momentum=None), torch.nn.BatchNorm1d(6, momentum=None), []
-    for _ in range(6):
-        x = torch.randn(5, 6)
-        same(mine(x), theirs(x))
-        known.append(len(function("batchnorm", training=True)._step.calls._known))
-    assert len(set(known)) == 1
+@pytest.mark.parametrize("momentum", (None, 0.1))
+def test_steps_of_batch_norm_make_no_new_call(monkeypatch, momentum):
+    """With cumulative averages too, whose share is another number in each step: nothing is prepared again,
+    and Python runs nothing but the first call and what C++ learns of it."""
+    mine, theirs = (home.BatchNorm1d(6, momentum=momentum) for home in (nt.nn, torch.nn))
+    prepare, run, prepared, runs = steps.prepare, steps.Step.run, [], []
+    monkeypatch.setattr(steps, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+    monkeypatch.setattr(steps.Step, "run", lambda *given: runs.append(given) or run(*given))
+    for step in range(6):
+        x = drawn(5, 6)
+        made = [(y := norm(x), *grad(y.sin().sum(), (x, norm.weight, norm.bias))) for norm in (mine, theirs)]
+        same(*made)
+        assert step == 0 or not prepared
+        assert step < 3 or native.EXTENSION.loaded is None or not runs
+        prepared.clear()
+        runs.clear()
     same(dict(mine.state_dict()), dict(theirs.state_dict()))
 
 

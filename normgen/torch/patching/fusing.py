@@ -22,7 +22,7 @@ from normgen.torch.loading import load
 from normgen.torch.patching.classes import Patched, make_class
 from normgen.torch.patching.dropins import Lookalike, compute, eps_of, operands_of
 from normgen.torch.patching.rewriting import norms_after_sums, rewritten
-from normgen.torch.private import hooked_everywhere
+from normgen.torch.private import has_hooks
 
 # The sum is rounded to its type before it is normalized, as it is where it stands alone.
 _ADDED = """norm {name} "Residual add, then {what} of the sum as it is stored; the sum is an output too."
@@ -64,7 +64,7 @@ class Fused:
         own call, or element types and shapes differ."""
         how = norm.likeness if isinstance(norm, Lookalike) else None
         alike = x.dtype is residual.dtype and x.shape == residual.shape and x.device == residual.device
-        fits = how is not None and how.spec == self._normgen_spec and alike and not _hooked(norm)
+        fits = how is not None and how.spec == self._normgen_spec and alike and not has_hooks(norm)
         operands = operands_of(norm, how, x) if how is not None and fits else None
         if how is None or operands is None:
             h = residual + x
@@ -72,11 +72,6 @@ class Fused:
         x, *w = operands
         made = compute(self._normgen_added, x, residual, *w, **eps_of(norm, how))
         return made.h, made.y
-
-
-def _hooked(norm: Module) -> bool:
-    own = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
-    return bool(own) or hooked_everywhere()
 
 
 def fusible(block: Module) -> str:
