@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import normgen
@@ -9,7 +10,7 @@ from normgen.diagnostics import SpecError
 from normgen.ir import grad
 from normgen.ir.grad import backward
 from normgen.ir.levels import differentiated
-from normgen.ir.reference import check_gradient
+from normgen.ir.reference import check_gradient, evaluate
 from normgen.ir.show import show
 from normgen.verify.events import FAILED, Row
 from normgen.verify.run import Options, run
@@ -59,6 +60,14 @@ def test_what_is_made_of_a_state_and_kept_will_do(kept: str) -> None:
 def test_a_state_that_is_not_updated_may_be_read() -> None:
     derived = backward(written(HEAD + "output y[B, D] = x * s\nupdate t = 2 * t"))
     assert "s" in {tensor.name for tensor in derived.operands}
+
+
+def test_a_copy_of_a_state_is_read_though_it_spares_nothing() -> None:
+    """Another call may have updated the state before the backward of this one runs."""
+    derived = backward(written(HEAD + KEPT + "output y[B, D] = x * s"))
+    arrays = {"dy": np.ones((2, 3)), "s_before": np.full(3, 2.0), "s": np.full(3, 7.0)}
+    read = {tensor.name: arrays[tensor.name] for tensor in derived.operands}
+    np.testing.assert_array_equal(evaluate(derived, read, {"B": 2, "D": 3})["dx"], 2.0)
 
 
 @pytest.mark.parametrize("text", [READS["a factor"], READS["an argument"]])
