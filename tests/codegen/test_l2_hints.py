@@ -80,3 +80,14 @@ def test_tags_change_no_bits_and_rows_are_demoted(name: str, rows: int, columns:
         assert all(kept(plan))
         results.append(found.norm.on(executor).forward(**operands).y)
     assert same_bits(*results)
+
+
+def test_too_few_rows_for_tags_demote_none_outside_memory() -> None:
+    """A kernel for many rows is run with few: what it would demote lies before its first row."""
+    rows, columns = 203, 32
+    x = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
+    executor = Altered(replace(HOST_MACHINE, cache=6 * rows * columns), maximum_steps=10**9)
+    plan = planned("rmsnorm", "forward", "f32", executor.device, rest=rows, D=columns)
+    blocks, _, _ = plan.launches[0].grid
+    assert blocks / 2 < kept(plan)[0] < blocks
+    bundled_subject("rmsnorm").norm.on(executor).forward(x=x, w=x[0])

@@ -67,6 +67,11 @@ def test_a_power_is_recovered_from_another() -> None:
     assert len(sums(derived)) == 1
 
 
+def test_of_kept_values_that_tell_the_same_the_first_is_read() -> None:
+    text = "input x[..., D]\nsave a[...] = sum[D](x^2)\nsave b[...] = sqrt(a)\noutput y[..., D] = x * b + a"
+    assert [t.name for t in backward(written(text)).operands if t.role == "saved"] == ["a"]
+
+
 def test_a_sum_of_cotangents_is_summed_once() -> None:
     """A bias inside the residual stream: its gradient sums dx, not each of the three terms of dx."""
     text = (

@@ -179,14 +179,16 @@ def test_a_kept_output_that_is_not_differentiated_is_a_function() -> None:
 
 
 def test_roots_of_kept_outputs_are_not_differentiated() -> None:
-    """max(x, 0) is the root of y, but where it is 0 the root has no slope."""
-    text = "input x[D]\nsave output y[D] = max(x, 0)^2"
-    level = above(written(text)).definition
+    """The sum is the root of y, which would spare it; but where it is 0 the root has no slope."""
+    text = "save output y[] = sum[D](max(x, 0))^2\noutput z[D] = x * sum[D](max(x, 0))"
+    level = above(written(f"input x[D]\n{text}")).definition
     assert "y" not in level.wrt
-    sizes = {"D": 4}
-    arrays = {"x": np.array([-1.0, -2, 1, 2]), **dict.fromkeys(("grad_y", "dgrad_x"), np.ones(4))}
-    saved = evaluate(level.program, arrays, sizes) | arrays
-    np.testing.assert_array_equal(evaluate(backward(level), saved, sizes)["dx"], [0, 0, 2, 2])
+    sizes = {"D": 3}
+    ones = dict.fromkeys(("grad_z", "dgrad_x"), np.ones(3)) | {"grad_y": np.ones(())}
+    for x, want in ((np.array([-1.0, -2, -3]), [0, 0, 0]), (np.array([-1.0, 2, 3]), [2, 9, 9])):
+        arrays = ones | {"x": x}
+        saved = evaluate(level.program, arrays, sizes) | arrays
+        np.testing.assert_allclose(evaluate(backward(level), saved, sizes)["dx"], want)
 
 
 def test_what_is_of_no_influence() -> None:
