@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from normgen.ir.expr import Expr, Load, walk
@@ -17,6 +19,8 @@ from normgen.kernel.printer import Printer
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.operands import FormRecord, Parameter, axis_name
 
+_RESULT = re.compile(r"(?:save |output |gradient |update )+(\w+)")
+
 
 def second_stage_form(text: KernelText) -> FormRecord:
     """The text of the kernel that combines the partials of accumulators."""
@@ -24,6 +28,7 @@ def second_stage_form(text: KernelText) -> FormRecord:
     groups = [finals_view(text, group) for group in final_groups(plan)]
     sums = all(c.op == "sum" for c in text.columns)
     kernel = {
+        "formulas": formulas_of(text.wording.formulas, {r.tensor.name for r in plan.finals}),
         "flags": text.flags(text.final_reads),
         "groups": groups,
         "does": "Adds" if sums else "Combines",
@@ -36,6 +41,17 @@ def second_stage_form(text: KernelText) -> FormRecord:
     tensors = [*text.final_reads, *map(text.result, plan.finals)]
     parameters = row_parameters(text, used, own, tensors, final=True)
     return form_record(text, "second_stage", "shared/second_stage", kernel, parameters)
+
+
+def formulas_of(lines: Iterable[str], results: Collection[str]) -> list[str]:
+    """The lines of the mathematics that say what these results are, and what they are made of."""
+    found, kept = [], True
+    for line in lines:
+        if not line.startswith(" "):
+            result = _RESULT.match(line)
+            kept = result is None or result[1] in results
+        found += [line] if kept else []
+    return found
 
 
 def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from normgen.kernel.headers import needed, outermost
-from normgen.package.constants import CONSTANTS, listed
+from normgen.package.constants import listed, meanings
 from normgen.package.device_functions import includes
 from normgen.package.operands import ELEMENT, FormRecord, OperandRecord, axis_name
 
@@ -34,7 +34,7 @@ def _constants(
     own = {f"size_{axis_name(p.axis)}" for p in form.parameters if p.kind == "size"}
     read = words - own - set(_DECLARED.findall(text))
     lengths = sorted(word for word in read if word.startswith("size_") and "ꞏ" not in word)
-    known = {**CONSTANTS} | {name: f"length of {name.removeprefix('size_')}" for name in lengths}
+    known = {**meanings(read)} | {name: f"length of {name.removeprefix('size_')}" for name in lengths}
     for operand in operands:
         known |= operand.given
     known |= dict.fromkeys(types, ELEMENT)

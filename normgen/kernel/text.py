@@ -257,9 +257,9 @@ def digits_of(axes: tuple[str, ...], variable: str, always: bool = False) -> lis
     out, rest = [], variable
     for axis in reversed(axes[1:]):
         name = axis_name(axis)
-        out.append(f"const index_t at_{name} = {rest} % size_{name};")
+        out.append(f"[[maybe_unused]] const index_t at_{name} = {rest} % size_{name};")
         rest = f"{rest} / size_{name}"
-    out.append(f"const index_t at_{axis_name(axes[0])} = {rest};")
+    out.append(f"[[maybe_unused]] const index_t at_{axis_name(axes[0])} = {rest};")
     return out
 
 

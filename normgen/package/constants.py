@@ -12,7 +12,7 @@ and a launch has definitions in place of that list, of those names and no others
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import groupby
 from types import MappingProxyType
@@ -24,18 +24,18 @@ CONSTANTS: Mapping[str, str] = MappingProxyType(
         "THREADS": "threads of a block",
         "MIN_BLOCKS": "blocks per multiprocessor that registers are to be there for",
         "CLUSTER_DIMS": "the attribute of a kernel whose blocks come in clusters, or nothing",
-        "TEAM": "threads of a thread group, which has a row, a column or a range of its own",
+        "TEAM": "threads of a thread group",
         "TEAMS": "thread groups of a block",
         "LANES": "threads of a block along neighbouring columns",
         "MEMBERS": "blocks that share a row or a segment",
         # what a thread has
         "VEC": "elements of a vector",
-        "ITEMS": "vectors, or elements along a column, of a thread",
+        "ITEMS": "vectors of a thread",
         "BATCH": "rows or vectors that a thread has under way together",
         "DEPTH": "rows that a thread group asks for together",
         "PATCH": "rows of a thread's patch of a tile",
         # lengths
-        "LENGTH": "elements of a row, or along a column",
+        "LENGTH": "elements of a row",
         "RUN": "elements of a part of a row that accumulators keep",
         "RUNS": "partials of each part of a row",
         "ROWS": "rows of a tile",
@@ -74,6 +74,17 @@ CONSTANTS: Mapping[str, str] = MappingProxyType(
         "offset_t": "types of row numbers and strides, and of where rows begin",
     }
 )
+# Where rows lie side by side in memory, a thread group has a column in place of a row.
+_OF_COLUMNS = {
+    "ITEMS": "elements along a column of a thread",
+    "LENGTH": "elements along a column",
+}
+
+
+def meanings(names: Collection[str]) -> Mapping[str, str]:
+    """What constants mean in a text that has these."""
+    return {**CONSTANTS, **_OF_COLUMNS} if "LANES" in names else CONSTANTS
+
 
 _TITLE = "// A launch sets:\n"
 _LIST = re.compile(rf"^{_TITLE}((?://   .*\n)*)", re.MULTILINE)

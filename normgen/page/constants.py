@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from normgen.kernel.folding import WIDTH
-from normgen.package.constants import CONSTANTS
+from normgen.package.constants import meanings
 
 _OPERAND = {
     "HAS_": "whether the call has {}",
@@ -20,9 +20,9 @@ _TYPES = {"index_t": "row numbers and strides", "offset_t": "offsets of rows"}
 _WIDEST = 50  # of definitions whose comments stand below one another
 
 
-def meaning(name: str) -> str:
-    """What a constant or a type is, by its name; nothing for one of a kernel's own."""
-    known = _TYPES.get(name, CONSTANTS.get(name))
+def meaning(name: str, beside: Collection[str]) -> str:
+    """What a constant or a type is, by its name and those beside it; nothing for one of a kernel's own."""
+    known = _TYPES.get(name, meanings(beside).get(name))
     if known is not None:
         return known
     for prefix, said in _OPERAND.items():

@@ -10,7 +10,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from normgen.page.tokens import Group, Item, Items, Token, is_group, is_name, is_op, leading, led
+from normgen.page.tokens import (
+    Group,
+    Item,
+    Items,
+    Token,
+    is_group,
+    is_name,
+    is_op,
+    leading,
+    led,
+    names_of,
+    split,
+)
 
 Value = int | None  # True and False are truths
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*")
@@ -29,12 +41,14 @@ _LIMIT = 2**31
 @dataclass(frozen=True)
 class Facts:
     """What is known of functions by name: those that always return the same, those that do nothing, and those
-    that do nothing but return something. `made`: classes with a constructor."""
+    that do nothing but return something. `made`: classes with a constructor. `short`: functions without
+    arguments that return an expression, as the parameters of their templates and that."""
 
     results: Mapping[str, Value] = field(default_factory=dict)
     empty: frozenset[str] = frozenset()
     pure: frozenset[str] = frozenset()
     made: frozenset[str] = frozenset()
+    short: Mapping[str, tuple[tuple[str, ...], Items]] = field(default_factory=dict)
 
 
 @dataclass
@@ -55,8 +69,12 @@ class Scope:
             scope = scope.outer
         return None
 
-    def fact(self, name: str) -> str:
-        """A name as facts of functions have it: nothing where something here hides the function."""
+    def fact(self, given: Sequence[Item]) -> str:
+        """The name of what is called as facts of functions have it: nothing where something here hides the
+        function."""
+        name = called(given)
+        if len(given) > 1 and is_op(given[-2], "::"):  # of a class, which no local hides
+            return name
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -250,6 +268,10 @@ class _Parser:
         while (item := self._peek()) is not None:
             if isinstance(item, Group):
                 given = self._items[start : self._at]
+                if not item.items and item.kind == "(" and (text := self._short(given)):
+                    out, value = list(text), None
+                    self._at += 1
+                    continue
                 found = self._brackets(item, given)
                 pure = pure and found.pure
                 if item.kind == "(" and given and not (_is_lambda(given) or self._is_pure(given)):
@@ -274,6 +296,22 @@ class _Parser:
             self._at += 1
         return Found(tuple(out), value, _ATOM, pure, truth)
 
+    def _short(self, given: Items) -> Items | None:
+        """What a function without arguments returns, in place of its call: if that is one operand, or the
+        call is all there is."""
+        name, *rest = given
+        if not isinstance(name, Token) or len(rest) > 1 or not all(is_group(each, "<") for each in rest):
+            return None
+        parameters, text = self._scope.facts.short.get(self._scope.fact(given[:1]), ((), ()))
+        arguments = split(rest[0].items) if rest and isinstance(rest[0], Group) else []
+        known = dict(zip(parameters, arguments, strict=False))
+        alone = len(given) + 1 == len(self._items)
+        if not text or not (alone or is_operand(text)) or any(len(each) > 1 for each in known.values()):
+            return None
+        if not names_of(text) & set(parameters) <= known.keys():
+            return None
+        return led(substituted(text, known), name.lead)
+
     def _brackets(self, item: Group, given: Items) -> Found:
         group, inner = self._folder.brackets(item, given, self._scope)
         if item.kind == "(" and not given:
@@ -285,7 +323,7 @@ class _Parser:
     def _is_pure(self, given: Items) -> bool:
         """Whether brackets after this are of a conversion, or call what does nothing but return something."""
         plain = all(isinstance(item, Token) and item.text in (*_TYPES, "sizeof") for item in given)
-        return plain or is_op(given[0], *_CASTS) or self._scope.fact(called(given)) in self._scope.facts.pure
+        return plain or is_op(given[0], *_CASTS) or self._scope.fact(given) in self._scope.facts.pure
 
     def _of_call(self, given: Items, found: Found) -> Value:
         """The value of a conversion, of the size of a type, or of a function that always returns the same."""
@@ -298,7 +336,7 @@ class _Parser:
         if len(given) == 1 and is_op(given[0], "sizeof"):
             only = group.items[0] if len(group.items) == 1 else None
             return self._scope.sizes.get(only.text) if isinstance(only, Token) else None
-        return self._scope.facts.results.get(self._scope.fact(called(given))) if found.pure else None
+        return self._scope.facts.results.get(self._scope.fact(given)) if found.pure else None
 
     def _of_atom(self, token: Token) -> Value:
         if token.kind == "number":
@@ -307,6 +345,22 @@ class _Parser:
         if token.kind == "name":
             return {"true": True, "false": False}.get(token.text, self._scope.value(token.text))
         return None
+
+
+def is_operand(items: Items) -> bool:
+    """Whether an expression has no operators but those within brackets."""
+    return all(isinstance(item, Group) or item.kind != "op" or is_op(item, "::", ".", "->") for item in items)
+
+
+def substituted(items: Items, known: Mapping[str, Items]) -> Items:
+    """An expression with others in place of names."""
+    out: list[Item] = []
+    for item in items:
+        if isinstance(item, Group):
+            out.append(Group(item.open, substituted(item.items, known), item.close))
+        else:
+            out += led(known[item.text], item.lead) if item.text in known else (item,)
+    return tuple(out)
 
 
 def called(given: Sequence[Item]) -> str:

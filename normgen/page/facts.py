@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from normgen.page.expression import ASSIGNING, Facts, Scope, Value
 from normgen.page.fold import FOLDER
-from normgen.page.tokens import Group, Token, is_op, tokens
-from normgen.page.tree import Declaration, Simple, items_of, statements
+from normgen.page.tokens import Group, Items, Token, is_group, is_op, led, tokens
+from normgen.page.tree import Declaration, Simple, items_of, parameters_of, statements
 
 # A function's name, the type parameters of its template, and itself, folded.
 Functions = Sequence[tuple[str, set[str], Declaration]]
+Short = Mapping[str, tuple[tuple[str, ...], Items]]
+_SHORT = 20  # tokens
 # What may be called without doing anything but return a value, beside functions of the text.
 _CONVERSIONS = frozenset(
     {"int", "float", "bool", "unsigned", "long", "char", "index_t", "offset_t", "sizeof", "square"}
 )
 
 
-def facts_of(functions: Functions, known: Facts) -> Facts:
-    """The facts of some functions beside those that are known. They stay true of functions that are not
-    reached any more, since nothing calls what does nothing."""
+def facts_of(functions: Functions, short: Short, known: Facts) -> Facts:
+    """The facts of some functions beside those that are known, and what `short` ones return. They stay true
+    of functions that are not reached any more, since nothing calls what does nothing."""
     return Facts(
         {**known.results, **_agreed(functions, _result)},
         known.empty | _empty(functions),
         known.pure | _pure(functions),
         known.made,
+        {**known.short, **short},
     )
+
+
+def returned(each: Declaration) -> Items:
+    """What a function without arguments returns, if it does nothing else and that is short."""
+    place = parameters_of(each.head)
+    if each.body is None or place is None:
+        return ()
+    taken, items = each.head[place], each.body.items
+    if not isinstance(taken, Group) or taken.items or not items or not is_op(items[0], "return"):
+        return ()
+    text = items[1:-1]
+    alone = len(statements(items)) == 1 and not any(is_group(item, "{") for item in text)
+    return led(text, "") if alone and len(list(tokens(text))) <= _SHORT else ()
 
 
 def _agreed(functions: Functions, of: Callable[[Declaration], Value]) -> dict[str, Value]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from normgen.page.expression import Folder, Scope, Value, called
+from normgen.page.expression import Folder, Scope, Value
 from normgen.page.layout import (
     dedented,
     flat,
@@ -28,6 +29,7 @@ from normgen.page.tokens import (
     leading,
     named,
     names_of,
+    split,
     tokens,
 )
 from normgen.page.tree import Block, Branch, Loop, Simple, Statement, items_of, statements
@@ -74,17 +76,6 @@ def parameters(group: Group) -> Iterator[str]:
                 assert isinstance(item, Token)
                 yield item.text
                 break
-
-
-def split(items: Sequence[Item], at: str = ",") -> list[Items]:
-    """What stands between commas."""
-    parts: list[list[Item]] = [[]]
-    for item in items:
-        if is_op(item, at):
-            parts.append([])
-        else:
-            parts[-1].append(item)
-    return [tuple(part) for part in parts if part]
 
 
 def _joined(found: Sequence[Statement]) -> Items:
@@ -153,7 +144,7 @@ def _simple(items: Items, scope: Scope) -> tuple[Statement, ...]:
         return () if asked else (Simple(items),)
     if is_op(first, "case", "default"):
         return (Simple(items),)
-    if _is_call(items) and scope.fact(called(items[:-2])) in scope.facts.empty:
+    if _is_call(items) and scope.fact(items[:-2]) in scope.facts.empty:
         assert isinstance(items[-2], Group)
         if FOLDER.pure(items[-2].items, scope):
             return ()
@@ -306,16 +297,9 @@ def _names_declared(statement: Simple) -> Iterator[str]:
 # --------------------------------------------------------------------------------------------- unread locals
 
 
-def _without_unread(found: tuple[Statement, ...], scope: Scope) -> tuple[Statement, ...]:
-    """Without the locals that nothing reads, if making them does nothing else."""
-    count: dict[str, int] = {}
-    for each in found:
-        for name in named(items_of(each)):
-            count[name] = count.get(name, 0) + 1
-    return _swept(found, count, scope)
-
-
-def _swept(found: Sequence[Statement], count: dict[str, int], scope: Scope) -> tuple[Statement, ...]:
+def _without_unread(found: Sequence[Statement], scope: Scope) -> tuple[Statement, ...]:
+    """Without the locals that nothing in their block reads, if making them does nothing else."""
+    count = Counter(name for each in found for name in named(items_of(each)))
     out: list[Statement] = []
     dropped: str | None = None
     for each in found:
@@ -324,7 +308,7 @@ def _swept(found: Sequence[Statement], count: dict[str, int], scope: Scope) -> t
             lead = lead_of(each)
             dropped = joined_lead(dropped, each) if not is_function else without_comment(dropped or lead)
             continue
-        kept = _inside(each, count, scope)
+        kept = _inside(each, scope)
         if dropped is not None:
             kept = with_lead(kept, lead_after(dropped, lead_of(kept), stays=True))
             dropped = None
@@ -332,20 +316,20 @@ def _swept(found: Sequence[Statement], count: dict[str, int], scope: Scope) -> t
     return tuple(out)
 
 
-def _inside(each: Statement, count: dict[str, int], scope: Scope) -> Statement:
+def _inside(each: Statement, scope: Scope) -> Statement:
     match each:
         case Block(opening, body, close):
-            return Block(opening, _swept(body, count, scope), close)
+            return Block(opening, _without_unread(body, scope), close)
         case Loop(head, body, tail):
-            return Loop(head, _inside(body, count, scope), tail)
+            return Loop(head, _inside(body, scope), tail)
         case Branch(head, then, word, otherwise):
-            rest = _inside(otherwise, count, scope) if otherwise is not None else None
-            return Branch(head, _inside(then, count, scope), word, rest)
+            rest = _inside(otherwise, scope) if otherwise is not None else None
+            return Branch(head, _inside(then, scope), word, rest)
         case _:
             return each
 
 
-def _unread(each: Simple, count: dict[str, int], scope: Scope) -> bool:
+def _unread(each: Simple, count: Mapping[str, int], scope: Scope) -> bool:
     items = each.items
     if any(is_op(item, "__shared__", "extern", "volatile") for item in items[:3]):
         return False

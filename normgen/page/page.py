@@ -11,11 +11,12 @@ from normgen.kernel.folding import folded as broken
 from normgen.launching.launch import Launch, Slot
 from normgen.package.device_functions import functions_of, without_includes
 from normgen.page.constants import aligned, meaning
+from normgen.page.flags import single_flags, without_flags
 from normgen.page.fold import parameters
 from normgen.page.preprocess import preprocess
 from normgen.page.program import Node, Program
 from normgen.page.tokens import Group, leading, led, names_of, nest, templates_of, text_of, tokenise
-from normgen.page.tree import Declaration, parameters_of
+from normgen.page.tree import Declaration, declarations, parameters_of
 
 _HEADERS = (
     ("cuda_bf16.h", re.compile(r"__nv_bfloat16\w*|\w*bfloat16\w*")),
@@ -28,6 +29,7 @@ INFINITY = """\
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)
 #endif
 """
+_KERNEL = re.compile(r"^// ---- (\w+) -+\n// grid ", re.MULTILINE)
 _TITLE = re.compile(r"^// ---- .*$", re.MULTILINE)
 
 
@@ -46,11 +48,12 @@ def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[s
     for launch in launches:
         by_source.setdefault(launch.source, []).append(launch)
     pieces = (functions_of(by_source), *map(without_includes, by_source))
-    texts = [preprocess(text, macros) for text in pieces]
+    # (what nothing uses here is not printed)
+    texts = [preprocess(text, macros).replace("[[maybe_unused]] ", "") for text in pieces]
     every = [tokenise(text) for text in texts]
     templates = set().union(*map(templates_of, every))
     before, *units = (nest(each, templates) for each in every)
-    program = Program(before, units)
+    program = without_decided(Program(before, units))
     folded = program.folded()
     functions = _sections(program.before, folded)
     kernels = [
@@ -58,10 +61,40 @@ def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[s
         for k, (nodes, same) in enumerate(zip(program.units, by_source.values(), strict=True))
     ]
     names = {name for node in folded if not node.members for name in names_of(folded[node].items)}
-    parts = ["".join(f"// {line}".rstrip() + "\n" for line in head), _includes(names), functions, *kernels]
+    heading = _laid_out(["".join(f"// {line}".rstrip() + "\n" for line in head)])
+    text = _laid_out([_includes(names), functions, *kernels])
+    return heading + _contents(text, heading.count("\n")) + text
+
+
+def without_decided(program: Program) -> Program:
+    """What a program prints, without the flags of templates that have one value."""
+    reached = program.folded()
+    flags = single_flags(program, reached)
+    every = [(_sections(program.before, reached), program.before)]
+    for unit in program.units:
+        every.append(("".join(text_of(reached[node].items) for node in unit if node in reached), unit))
+    found = [tokenise(text) for text, _ in every]
+    templates = set().union(*map(templates_of, found))
+    before, *units = (
+        without_flags(declarations(nest(text, templates)), nodes, reached, flags)
+        for text, (_, nodes) in zip(found, every, strict=True)
+    )
+    return Program(before, units)
+
+
+def _laid_out(parts: Sequence[str]) -> str:
+    """Parts of a page below one another, in lines that are not too long."""
     text = "\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
     lines = re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", text)).split("\n")
     return "\n".join(line if len(line) <= WIDTH else broken(line) for line in lines)
+
+
+def _contents(text: str, above: int) -> str:
+    """Where the kernels of a text are, which follows so many lines and these."""
+    kernels = [(found[1], text.count("\n", 0, found.start())) for found in _KERNEL.finditer(text)]
+    size = len(kernels) + 3
+    lines = [f"//   {name}: line {line + above + size + 1}" for name, line in kernels]
+    return "\n".join(["", "// Device functions come first, then the kernels:", *lines, "", ""])
 
 
 def _includes(names: set[str]) -> str:
@@ -132,7 +165,10 @@ def _kernel(
     kernel = next(node for node in nodes if node.declaration.kind == "function")
     each = folded[kernel]
     own = [folded[node] for node in nodes if node in folded and node is not kernel]
-    constants = aligned([(" ".join(text_of(led(one.items, "")).split()), meaning(one.name)) for one in own])
+    names = {one.name for one in own}
+    constants = aligned(
+        [(" ".join(text_of(led(one.items, "")).split()), meaning(one.name, names)) for one in own]
+    )
     entry = launches[0].entry
     lines = [f"// ---- {entry} ".ljust(WIDTH - 10, "-")]
     for launch in launches:

@@ -8,14 +8,15 @@ so that it names less. As this changes what is reached, all is done again until 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from normgen.page.expression import Facts, Scope, Value
-from normgen.page.facts import facts_of
-from normgen.page.fold import FOLDER, declared, fold_body, parameters, split
+from normgen.page.facts import facts_of, returned
+from normgen.page.fold import FOLDER, declared, fold_body, parameters
 from normgen.page.templates import UNKNOWN, Signature, Use, Worth, bound, joined, match, signature
-from normgen.page.tokens import Group, Items, Token, is_op, names_of, tokens
+from normgen.page.tokens import Group, Items, Token, is_op, names_of, split, tokens
 from normgen.page.tree import Declaration, declarations, parameters_of
 
 # The element types of CUDA's headers: what is written for one is needed where that one is.
@@ -86,6 +87,8 @@ class Program:
         self._classes: dict[tuple[str, int], Worth] = {}
         made = {n.name for n in self._all() if n.owner is not None and n.name == n.owner.name}
         self._facts = Facts(made=frozenset(made))
+        self._uses: list[Use] = []
+        self._assumed: dict[tuple[Node, str], Worth] = {}
 
     def _all(self) -> Iterator[Node]:
         stack = [*self.before, *(node for unit in self.units for node in unit)]
@@ -105,13 +108,29 @@ class Program:
                 for node, each in found.folded.items()
                 if each.kind == "function" and each.body is not None
             ]
-            known, self._facts = self._facts, facts_of(functions, self._facts)
-            if self._facts == known:
+            free = [(n, f) for n, f in found.folded.items() if n.owner is None and f.kind == "function"]
+            known, self._facts = self._facts, facts_of(functions, _short(free), self._facts)
+            if self._facts == known and self._found() == self._assumed:
+                self._uses = [use for use, _ in found.uses if use.explicit]
                 return found.folded
 
+    def _found(self) -> dict[tuple[Node, str], Worth]:
+        """The parameters with one value."""
+        return {key: worth for key, worth in self._worth.items() if worth != UNKNOWN}
+
+    def worth(self, node: Node, parameter: str) -> Worth | None:
+        """What a parameter of a template is worth wherever it is used, once all is folded."""
+        return self._worth.get((node, parameter))
+
+    def always_given(self, name: str, place: int, value: Value) -> bool:
+        """Whether all that names templates with arguments gives them this one, or leaves it out."""
+        given = (use.values[place] for use in self._uses if use.name == name and place < len(use.values))
+        return all(each is value for each in given)
+
     def _settled(self) -> _Round:
-        """The last of the rounds that it takes to find what the parameters of templates are worth."""
-        self._worth, self._classes = {}, {}
+        """The last of the rounds that it takes to find what the parameters of templates are worth. It begins
+        with what is known: until a parameter's worth is found, more is reached than needs to be."""
+        self._assumed, self._worth, self._classes = self._found(), {}, {}
         while True:
             known = dict(self._worth), dict(self._classes)
             found = self._round()
@@ -205,7 +224,8 @@ class Program:
         values: dict[str, Value] = {}
         pending = set()
         for parameter in node.signature.parameters:
-            worth = self._worth.get((node, parameter.name))
+            key = node, parameter.name
+            worth = self._worth.get(key, self._assumed.get(key))
             values[parameter.name] = None if isinstance(worth, str) else worth
             if worth is None:
                 pending.add(parameter.name)
@@ -380,3 +400,14 @@ def _arguments(angles: Group) -> list[Items]:
 
 def _only(items: Items) -> str:
     return items[0].text if len(items) == 1 and isinstance(items[0], Token) else ""
+
+
+def _short(functions: Sequence[tuple[Node, Declaration]]) -> dict[str, tuple[tuple[str, ...], Items]]:
+    """The functions that a page has in one version, without arguments, which return an expression."""
+    count = Counter(node.name for node, _ in functions)
+    found = {}
+    for node, each in functions:
+        text = returned(each)
+        if text and count[node.name] == 1:
+            found[node.name] = tuple(p.name for p in node.signature.parameters), text
+    return found

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from normgen.page.expression import Scope, Value
-from normgen.page.fold import FOLDER, split
-from normgen.page.tokens import Group, Item, Items, Token, is_group, is_name, is_op
+from normgen.page.fold import FOLDER
+from normgen.page.tokens import Group, Item, Items, Token, is_group, is_name, is_op, split
 from normgen.page.tree import Declaration, parameters_of
 
 UNKNOWN = "unknown"  # the worth of a parameter with more values than one

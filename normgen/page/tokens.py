@@ -119,6 +119,17 @@ def leading(items: Sequence[Item]) -> str:
     return first.lead if first is not None else ""
 
 
+def split(items: Sequence[Item], at: str = ",") -> list[Items]:
+    """What stands between commas."""
+    parts: list[list[Item]] = [[]]
+    for item in items:
+        if is_op(item, at):
+            parts.append([])
+        else:
+            parts[-1].append(item)
+    return [tuple(part) for part in parts if part]
+
+
 def led(items: Items, lead: str) -> Items:
     """The same items with something else before them. (Directives begin their line.)"""
     if not items:

@@ -6,11 +6,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   RELOAD: whether a row is read again from the pipeline
@@ -21,7 +21,7 @@
 //   x_t: type of this operand's elements
 //   WANT_MU, WANT_VAR: whether the call wants this result
 
-constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
+[[maybe_unused]] constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // norm stats axis G = 2 input x[B, ..., (G C)]
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // output var[B, G]: f32 = sum[C, ...]((x - mu)^2) / (size[...] * size[C])
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
     const auto fill = [&](int stage) {
         const index_t unit = ahead.unit, segment = ahead.segment, first = ahead.first;
         ahead.go_on(rows, together, blocks_per_segment);
-        const index_t at_B = segment;
+        [[maybe_unused]] const index_t at_B = segment;
         if constexpr (BULK) {
             if (threadIdx.x != 0) return;
             if (unit >= units || slice <= 0) {
@@ -96,13 +96,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
     int stage = 0;
     for (index_t unit = unit_of_block<TEAM, THREADS, index_t>(); unit < units; unit += together) {
         const index_t segment = unit / blocks_per_segment;
-        const index_t at_B = segment;
+        [[maybe_unused]] const index_t at_B = segment;
         // what all rows of this block share
         ColumnMoments<ITEMS * VEC> x_moments;
 
         for (index_t first = unit % blocks_per_segment * TEAMS; first < rows; first += step) {
             const bool live = TEAMS == 1 || first + team < rows;
-            const index_t row = live ? first + team : rows - 1;
+            [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
 
             if constexpr (!BULK) async_wait<STAGES - 1>();
             else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
 
 // A launch sets:
 //   THREADS: threads of a block
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   TILE: columns of a tile of the kernel that combines partials
 //   SHARES: warps that share such a tile
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
 //   WANT_MU, WANT_VAR: whether the call wants this result
 //   mu_t, var_t: type of this operand's elements
 
-constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
+[[maybe_unused]] constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // norm stats axis G = 2 input x[B, ..., (G C)]
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // output var[B, G]: f32 = sum[C, ...]((x - mu)^2) / (size[...] * size[C])
@@ -214,8 +214,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) stats_second_stage(
             const index_t outer = tile / TILES;
             // nothing beyond the last
             const int column = (outer < size_B ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
-            const index_t at_B = outer;
-            const index_t at_G = column;
+            [[maybe_unused]] const index_t at_B = outer;
+            [[maybe_unused]] const index_t at_G = column;
             const auto row_of = [&](index_t k) -> index_t {
                 return outer * blocks_per_segment + k;
             };

@@ -6,11 +6,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   SPARE: bytes between the operands of a pipeline
@@ -26,10 +26,10 @@
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
 //     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
-        const index_t row = live ? first + team : rows - 1;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
         const float mu = next_mu;
         const float rstd = next_rstd;
         look_ahead();
@@ -214,19 +214,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY)
                         dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float x[VEC];
                     if constexpr (RELOAD && READ_X)
                         x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD && READ_X)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
-                    unpack_or<READ_X>(x_words[item], 0.f, x);
+                    if constexpr (READ_X) unpack(x_words[item], x);
+                    else set_all(x, 0.f);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
@@ -238,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     }
                 }
             }
-            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+            Team<Sum, Sum, Sum>::reduce(exchange, side, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         }
         const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
         const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
@@ -263,17 +266,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (RELOAD && HAS_DY)
                     Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
-                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                else set_all(dy, 0.f);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 if constexpr (RELOAD && READ_X)
                     x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                 if constexpr (RELOAD && READ_X)
                     Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
-                unpack_or<READ_X>(x_words[item], 0.f, x);
+                if constexpr (READ_X) unpack(x_words[item], x);
+                else set_all(x, 0.f);
                 if constexpr (REFILLED) {
                     ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row,
                         (item + SLOTS) % ITEMS);
@@ -375,11 +381,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -393,10 +399,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
 //     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
@@ -423,7 +429,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3, 4> exchange;
-    int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
+    int given = 0, side = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     constexpr bool live = true;
@@ -522,19 +528,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY)
                         dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float x[VEC];
                     if constexpr (RELOAD && READ_X)
                         x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD && READ_X)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
-                    unpack_or<READ_X>(x_words[item], 0.f, x);
+                    if constexpr (READ_X) unpack(x_words[item], x);
+                    else set_all(x, 0.f);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
@@ -560,7 +569,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             Vector<x_t, VEC> x_words[ITEMS];
 
             float sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu;
-            Team<Sum, Sum, Sum>::take(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+            Team<Sum, Sum, Sum>::take(exchange, side, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
             const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
             const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
                 - sum_w_dy_x_minus_mu) * (1.f / float(size_D)) * rstd * rstd * rstd;
@@ -578,17 +587,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float x[VEC];
                     if constexpr (RELOAD && READ_X)
                         x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD && READ_X)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
-                    unpack_or<READ_X>(x_words[item], 0.f, x);
+                    if constexpr (READ_X) unpack(x_words[item], x);
+                    else set_all(x, 0.f);
                     float dx_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -679,11 +691,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   SPARE: bytes between the operands of a pipeline
@@ -695,10 +707,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
 //     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
@@ -725,7 +737,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     // EVEN: the slices of warps have one length
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
     using WordAligned = WordAlignedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
@@ -804,7 +816,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     int stage = 0;
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
-        const index_t row = live ? first + team : rows - 1;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
         const float mu = next_mu;
         const float rstd = next_rstd;
         look_ahead();
@@ -822,13 +834,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
-                        misalignment_bits), 0.f, dy);
+                    if constexpr (HAS_DY)
+                        unpack(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
+                            misalignment_bits), dy);
+                    else set_all(dy, 0.f);
                     float x[VEC];
-                    unpack_or<READ_X>(x_pipeline_t::template cut<PARTS>(x_pipeline, stage, item, lane,
-                        misalignment_bits), 0.f, x);
+                    if constexpr (READ_X)
+                        unpack(x_pipeline_t::template cut<PARTS>(x_pipeline, stage, item, lane,
+                            misalignment_bits), x);
+                    else set_all(x, 0.f);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
@@ -843,7 +860,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         };
         if constexpr (WANT_DX || WANT_DW) by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
         if constexpr (WANT_DX || WANT_DW)
-            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+            Team<Sum, Sum, Sum>::reduce(exchange, side, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
         const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
             - sum_w_dy_x_minus_mu) * (1.f / float(size_D)) * rstd * rstd * rstd;
@@ -864,11 +881,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                unpack_or<HAS_DY>(dy_pipeline_t::read(dy_pipeline, stage, item, lane), 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_pipeline_t::read(dy_pipeline, stage, item, lane), dy);
+                else set_all(dy, 0.f);
                 float w[VEC];
-                unpack_or<READ_W>(w_word_aligned[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_word_aligned[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
-                unpack_or<READ_X>(x_pipeline_t::read(x_pipeline, stage, item, lane), 0.f, x);
+                if constexpr (READ_X) unpack(x_pipeline_t::read(x_pipeline, stage, item, lane), x);
+                else set_all(x, 0.f);
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -958,9 +978,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   VEC: elements of a vector
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   BACKWARDS: whether the last rows or tiles come first
 //   STAGED: whether later passes read a copy in shared memory
@@ -971,10 +991,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
 //     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
@@ -1000,7 +1020,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     const int lane = threadIdx.x;
     const index_t block = block_number<BACKWARDS>();
     unsigned char* const dy_pipeline = smem;
@@ -1027,7 +1047,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                     w_words = load_vector<VEC>(w_ptr + column);
                 }
                 float w[VEC];
-                unpack_or<READ_W>(w_words, 1.f, w);
+                if constexpr (READ_W) unpack(w_words, w);
+                else set_all(w, 1.f);
                 Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
@@ -1036,7 +1057,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                     }
                 }
                 float dy[VEC];
-                unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_words, dy);
+                else set_all(dy, 0.f);
                 Vector<x_t, VEC> x_words;
                 if constexpr (READ_X) {
                     x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
@@ -1045,7 +1067,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                     }
                 }
                 float x[VEC];
-                unpack_or<READ_X>(x_words, 0.f, x);
+                if constexpr (READ_X) unpack(x_words, x);
+                else set_all(x, 0.f);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     const float w_dy = w[i] * dy[i];
@@ -1055,7 +1078,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                     sum_x_minus_mu += x_minus_mu;
                 }
             }
-            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+            Team<Sum, Sum, Sum>::reduce(exchange, side, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         }
         const float neg_mean_w_dy_rstd = -sum_w_dy * (1.f / float(size_D)) * rstd;
         const float row_1 = (sum_w_dy * if_finite(sum_x_minus_mu) * (1.f / float(size_D))
@@ -1078,13 +1101,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 }
             }
             float dy[VEC];
-            unpack_or<HAS_DY>(dy_words, 0.f, dy);
+            if constexpr (HAS_DY) unpack(dy_words, dy);
+            else set_all(dy, 0.f);
             Vector<w_t, VEC> w_words;
             if constexpr (READ_W) {
                 w_words = load_vector<VEC>(w_ptr + column);
             }
             float w[VEC];
-            unpack_or<READ_W>(w_words, 1.f, w);
+            if constexpr (READ_W) unpack(w_words, w);
+            else set_all(w, 1.f);
             Vector<x_t, VEC> x_words;
             if constexpr (READ_X) {
                 if constexpr (STAGED && (WANT_DX || WANT_DW)) {
@@ -1097,7 +1122,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 }
             }
             float x[VEC];
-            unpack_or<READ_X>(x_words, 0.f, x);
+            if constexpr (READ_X) unpack(x_words, x);
+            else set_all(x, 0.f);
             float dx_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -1120,7 +1146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 
 // A launch sets:
 //   THREADS: threads of a block
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   TILE: columns of a tile of the kernel that combines partials
 //   SHARES: warps that share such a tile
 //   ACCUMULATE: whether gradients of parameters are added to what is there
@@ -1129,8 +1155,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 //   WANT_DW, WANT_DB: whether the call wants this result
 //   dw_t, db_t: type of this operand's elements
 
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
-//     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)
 //

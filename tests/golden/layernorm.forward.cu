@@ -7,11 +7,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
@@ -23,8 +23,8 @@
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
@@ -45,14 +45,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     float eps,
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
-    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    const bool live = TEAMS == 1 || candidate < rows;
+    [[maybe_unused]] index_t row = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || row < rows;
     // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
     // may be overwriting, and store nothing
-    const index_t row = live ? candidate : rows - 1;
+    if (!live) row = rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     static_assert(UNTAGGED == 0 || !BACKWARDS, "earlier blocks have earlier rows");
@@ -88,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
     Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
     if (hints.last) {  // what earlier blocks read may leave the cache again
-        const index_t row = candidate - index_t(UNTAGGED) * TEAMS;
-        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
+        const index_t earlier = row - index_t(UNTAGGED) * TEAMS;
+        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(earlier, x_stride_rest), lane);
     }
     join_exchange<TEAM, THREADS>();
 
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
         }
     };
-    const Moments moments = team_moments<Layout>(exchange, half, each);
+    const Moments moments = team_moments<Layout>(exchange, side, each);
     const float mu = moments.mean;  // layernorm.norm:9
     const float sum_x_minus_mu = moments.centred;
     const float sum_x_minus_mu_squared = moments.squares;
@@ -143,9 +143,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float b[VEC];
-                unpack_or<READ_B>(b_words[item], 0.f, b);
+                if constexpr (READ_B) unpack(b_words[item], b);
+                else set_all(b, 0.f);
                 float w[VEC];
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
@@ -186,11 +188,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -204,8 +206,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
@@ -228,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -304,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
-        const index_t row = live ? first + team : rows - 1;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
 
         if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
@@ -339,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 }
             }
         };
-        const Moments moments = team_moments<Layout>(exchange, half, each);
+        const Moments moments = team_moments<Layout>(exchange, side, each);
         const float mu = moments.mean;  // layernorm.norm:9
         const float sum_x_minus_mu = moments.centred;
         const float sum_x_minus_mu_squared = moments.squares;
@@ -360,10 +362,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (Layout::has(item, lane, column)) {
                 float b[VEC];
                 if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-                unpack_or<READ_B>(b_words[item], 0.f, b);
+                if constexpr (READ_B) unpack(b_words[item], b);
+                else set_all(b, 0.f);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                 if constexpr (RELOAD)
@@ -416,11 +420,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   BACKWARDS: whether the last rows or tiles come first
 //   LATE: whether what rows share is loaded after what they do not
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -430,8 +434,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
@@ -454,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     index_t rows) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, false>;
     using Rows = RowTile<TEAM, THREADS, TEAMS, LENGTH>;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -464,7 +468,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     // thread groups beyond the last row read its scalars, but none of its elements, and what they leave in
     // shared memory is not copied
     const bool live = first + team < rows;
-    const index_t row = live ? first + team : rows - 1;
+    [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
     x_t* const x_row_tile = Rows::at<x_t>(smem, 0);
     y_t* const y_row_tile = Rows::at<y_t>(smem, 0);
     programmatic_wait<PROGRAMMATIC>();
@@ -521,7 +525,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             }
         }
     };
-    const Moments moments = team_moments<Layout>(exchange, half, each);
+    const Moments moments = team_moments<Layout>(exchange, side, each);
     const float mu = moments.mean;  // layernorm.norm:9
     const float sum_x_minus_mu = moments.centred;
     const float sum_x_minus_mu_squared = moments.squares;
@@ -538,10 +542,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         if (Layout::has(item, lane, column)) {
             float b[VEC];
             if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-            unpack_or<READ_B>(b_words[item], 0.f, b);
+            if constexpr (READ_B) unpack(b_words[item], b);
+            else set_all(b, 0.f);
             float w[VEC];
             if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            unpack_or<READ_W>(w_words[item], 1.f, w);
+            if constexpr (READ_W) unpack(w_words[item], w);
+            else set_all(w, 1.f);
             float x[VEC];
             keep_packed(x_words[item]);
             unpack(x_words[item], x);
@@ -579,11 +585,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   MEMBERS: blocks that share a row or a segment
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
@@ -594,14 +600,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
-// memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
+// memory; the grid covers all rows at once. A block has more than one side only where others, which it would
 // wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_cooperative(
     const x_t* x_ptr,
@@ -624,7 +630,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
     CooperativeRow<MEMBERS, THREADS, 3> exchange(scratch, words, published, row, home);
-    int half = 0;
+    int side = 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
@@ -676,7 +682,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 }
             }
         };
-        const Moments moments = team_moments<Layout, TURN>(exchange, half, each);
+        const Moments moments = team_moments<Layout, TURN>(exchange, side, each);
         const float mu = moments.mean;  // layernorm.norm:9
         const float sum_x_minus_mu = moments.centred;
         const float sum_x_minus_mu_squared = moments.squares;
@@ -715,9 +721,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float b[VEC];
-                        unpack_or<READ_B>(b_words[item], 0.f, b);
+                        if constexpr (READ_B) unpack(b_words[item], b);
+                        else set_all(b, 0.f);
                         float w[VEC];
-                        unpack_or<READ_W>(w_words[item], 1.f, w);
+                        if constexpr (READ_W) unpack(w_words[item], w);
+                        else set_all(w, 1.f);
                         float x[VEC];
                         if (item >= HELD) {
                             x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
@@ -763,10 +771,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -780,8 +788,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
@@ -805,7 +813,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3, 4> exchange;
-    int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
+    int given = 0, side = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     constexpr bool live = true;
@@ -902,7 +910,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const int stage = leaving;
             Vector<x_t, VEC> x_words[ITEMS];
 
-            const Moments moments = merge_warps<Layout>(exchange, half);
+            const Moments moments = merge_warps<Layout>(exchange, side);
             const float mu = moments.mean;  // layernorm.norm:9
             const float sum_x_minus_mu = moments.centred;
             const float sum_x_minus_mu_squared = moments.squares;
@@ -920,10 +928,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (Layout::has(item, lane, column)) {
                     float b[VEC];
                     if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-                    unpack_or<READ_B>(b_words[item], 0.f, b);
+                    if constexpr (READ_B) unpack(b_words[item], b);
+                    else set_all(b, 0.f);
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
@@ -971,9 +981,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   VEC: elements of a vector
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   BACKWARDS: whether the last rows or tiles come first
 //   STAGED: whether later passes read a copy in shared memory
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -983,8 +993,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
@@ -1007,7 +1017,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     const int lane = threadIdx.x;
     const index_t block = block_number<BACKWARDS>();
     unsigned char* const x_pipeline = smem;
@@ -1034,7 +1044,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             }
             running.add(passing);
         }
-        const Moments moments = running.over_team<TEAM, VEC, LENGTH>(exchange, half);
+        const Moments moments = running.over_team<TEAM, VEC, LENGTH>(exchange, side);
         const float mu = moments.mean;  // layernorm.norm:9
         const float sum_x_minus_mu = moments.centred;
         const float sum_x_minus_mu_squared = moments.squares;
@@ -1073,9 +1083,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 const int item = first + k, column = (item * TEAM + lane) * VEC;
                 if (column >= LENGTH) continue;
                 float b[VEC];
-                unpack_or<READ_B>(b_words[k], 0.f, b);
+                if constexpr (READ_B) unpack(b_words[k], b);
+                else set_all(b, 0.f);
                 float w[VEC];
-                unpack_or<READ_W>(w_words[k], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[k], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 unpack(x_words[k], x);
                 float y_out[VEC];

@@ -4,11 +4,11 @@
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   LANES: threads of a block along neighbouring columns
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: elements along a column of a thread
+//   LENGTH: elements along a column
 //   AHEAD: whether, or how far, what comes next is loaded ahead
 //   COVERS: whether the threads of a group have all elements of a column
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -18,10 +18,10 @@
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
 //     sum[C](w * dy) / size[C])
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
@@ -170,9 +170,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                 const int element = item * TEAM + member;
                 if (COVERS || element < LENGTH) {
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float x[VEC];
-                    unpack_or<READ_X>(x_words[item], 0.f, x);
+                    if constexpr (READ_X) unpack(x_words[item], x);
+                    else set_all(x, 0.f);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         const float w_dy = w[item] * dy[i];
@@ -201,10 +203,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             if (COVERS || element < LENGTH) {
                 float dy[VEC];
                 keep_packed(dy_words[item]);
-                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                else set_all(dy, 0.f);
                 float x[VEC];
                 keep_packed(x_words[item]);
-                unpack_or<READ_X>(x_words[item], 0.f, x);
+                if constexpr (READ_X) unpack(x_words[item], x);
+                else set_all(x, 0.f);
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -248,10 +252,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   LANES: threads of a block along neighbouring columns
 //   VEC: elements of a vector
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements along a column
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
 //   size_C: length of C
@@ -259,10 +263,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
 //     sum[C](w * dy) / size[C])
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
@@ -331,17 +335,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             for (int element = member; element < LENGTH; element += TEAM) {
                 if (live) {
                     float dy[VEC];
-                    Vector<dy_t, VEC> dy_words;
                     if constexpr (HAS_DY) {
-                        dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
-                    }
-                    unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                        unpack(load_vector<VEC>(dy_column + element * dy_stride_C), dy);
+                    } else set_all(dy, 0.f);
                     float x[VEC];
-                    Vector<x_t, VEC> x_words;
                     if constexpr (READ_X) {
-                        x_words = load_vector<VEC>(x_column + element * x_stride_C);
-                    }
-                    unpack_or<READ_X>(x_words, 0.f, x);
+                        unpack(load_vector<VEC>(x_column + element * x_stride_C), x);
+                    } else set_all(x, 0.f);
                     const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -371,17 +371,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             float db_sum_part = 0.f;
             if (live) {
                 float dy[VEC];
-                Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
-                    dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
-                }
-                unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                    unpack(load_vector<VEC>(dy_column + element * dy_stride_C), dy);
+                } else set_all(dy, 0.f);
                 float x[VEC];
-                Vector<x_t, VEC> x_words;
                 if constexpr (READ_X) {
-                    x_words = load_vector<VEC>(x_column + element * x_stride_C);
-                }
-                unpack_or<READ_X>(x_words, 0.f, x);
+                    unpack(load_vector<VEC>(x_column + element * x_stride_C), x);
+                } else set_all(x, 0.f);
                 const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
                 float dx_out[VEC];
 #pragma unroll
@@ -413,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 
 // A launch sets:
 //   THREADS: threads of a block
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   TILE: columns of a tile of the kernel that combines partials
 //   SHARES: warps that share such a tile
 //   ACCUMULATE: whether gradients of parameters are added to what is there
@@ -422,8 +418,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 //   WANT_DW, WANT_DB: whether the call wants this result
 //   dw_t, db_t: type of this operand's elements
 
-// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
-//     sum[C](w * dy) / size[C])
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)
 //

@@ -4,11 +4,11 @@
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   LANES: threads of a block along neighbouring columns
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: elements along a column of a thread
+//   LENGTH: elements along a column
 //   COVERS: whether the threads of a group have all elements of a column
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
@@ -17,8 +17,8 @@
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[B, ...]: f32 = sum[C](x) / size[C]
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
@@ -151,10 +151,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   LANES: threads of a block along neighbouring columns
 //   VEC: elements of a vector
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements along a column
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
 //   size_C: length of C
@@ -162,8 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 // save mu[B, ...]: f32 = sum[C](x) / size[C]
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b

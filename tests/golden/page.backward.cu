@@ -6,6 +6,10 @@
 // Scratch memory:
 //     rmsnorm_backward.dw_sum: 198 x 4096 of f32
 
+// Device functions come first, then the kernels:
+//   rmsnorm_backward_pipeline: line 635
+//   rmsnorm_backward_second_stage: line 840
+
 #include <cuda_bf16.h>
 
 // ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
@@ -18,13 +22,12 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// REALIGNED: one word more, until the elements are realigned (realigned.cuh).
-template <class T, int N, bool REALIGNED = false> struct Vector {
+template <class T, int N> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
     static constexpr int WORDS = BYTES / WORD_BYTES;
     using word_t = typename Word<WORD_BYTES>::type;
-    word_t word[WORDS + int(REALIGNED)];
+    word_t word[WORDS];
 };
 
 __device__ __forceinline__ float to_float(float value) { return value; }
@@ -36,20 +39,18 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
     return __float2bfloat16_rn(value);
 }
 
-// Four fp8 values, converted together in half the instructions.
-template <class T> struct Four;
-
-// Two 16-bit values likewise.
-template <class T> struct Two;
-template <> struct Two<__nv_bfloat16> {
+// EACH elements, converted together in half the instructions.
+template <class T> struct Packed { static constexpr int EACH = 1; };
+template <> struct Packed<__nv_bfloat16> {
+    static constexpr int EACH = 2;
     using type = __nv_bfloat162;
-    static __device__ __forceinline__ type of(float first, float second) {
-        return __floats2bfloat162_rn(first, second);
+    static __device__ __forceinline__ type of(const float* values) {
+        return __floats2bfloat162_rn(values[0], values[1]);
     }
 };
 
 // The elements of a word of four bytes, where a packed conversion is faster.
-template <class T> struct InWords { static constexpr int EACH = 0; };
+template <class T> struct InWords { static constexpr int EACH = 1; };
 template <> struct InWords<__nv_bfloat16> {
     static constexpr int EACH = 2;
     // One instruction each: a bfloat16 is the upper half of a float. (The second is opaque to the
@@ -63,10 +64,10 @@ template <> struct InWords<__nv_bfloat16> {
     }
 };
 
-template <class T, int N, bool REALIGNED>
-__device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, float (&values)[N]) {
+template <class T, int N>
+__device__ __forceinline__ void unpack(const Vector<T, N>& vector, float (&values)[N]) {
     constexpr int EACH = InWords<T>::EACH;
-    if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
+    if constexpr (EACH > 1 && N % EACH == 0) {
         unsigned int words[N / EACH];
         memcpy(words, vector.word, sizeof(words));
 #pragma unroll
@@ -79,17 +80,15 @@ __device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, fl
     }
 }
 
-// The values of an operand that may be absent: `missing` then stands for every element.
-template <bool PRESENT, class T, int N, bool REALIGNED>
-__device__ __forceinline__ void unpack_or(
-    const Vector<T, N, REALIGNED>& vector, float missing, float (&values)[N]) {
-    unpack(vector, values);
+template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = value;
 }
 
 // Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
 // of an earlier phase alive over the reduction: twice the registers.
-template <class T, int N, bool REALIGNED>
-__device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
+template <class T, int N>
+__device__ __forceinline__ void keep_packed(Vector<T, N>& vector) {
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
 #pragma unroll
@@ -99,19 +98,12 @@ __device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
 
 template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const float (&values)[N]) {
     Vector<T, N> vector;
-    if constexpr (sizeof(T) == 1 && N % 4 == 0) {
-        using F = typename Four<T>::type;
-        F fours[N / 4];
+    constexpr int EACH = Packed<T>::EACH;
+    if constexpr (EACH > 1 && N % EACH == 0) {
+        typename Packed<T>::type packed[N / EACH];
 #pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
-        }
-        memcpy(vector.word, fours, sizeof(fours));
-    } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-        typename Two<T>::type twos[N / 2];
-#pragma unroll
-        for (int i = 0; i < N; i += 2) twos[i / 2] = Two<T>::of(values[i], values[i + 1]);
-        memcpy(vector.word, twos, sizeof(twos));
+        for (int i = 0; i < N; i += EACH) packed[i / EACH] = Packed<T>::of(values + i);
+        memcpy(vector.word, packed, sizeof(packed));
     } else {
         T elements[N];
 #pragma unroll
@@ -169,7 +161,7 @@ __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vec
     for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
 }
 
-template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scalar(T* address, float value) {
+template <class T> __device__ __forceinline__ void store_scalar(T* address, float value) {
     *address = from_float<T>(value);
 }
 
@@ -203,7 +195,7 @@ template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, co
 // One operand's part of a multistage pipeline in shared memory: `slots` vectors per thread of the
 // block. Where each thread copies its own, they lie in planes of one word; where a block's slice of
 // the row arrives as one copy (BULK), they lie as in memory.
-template <class T, int N, int THREADS, bool BULK = false> struct Pipeline {
+template <class T, int N, int THREADS> struct Pipeline {
     using V = Vector<T, N>;
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int slot, int word) {
         return base + ((slot * THREADS + int(threadIdx.x)) * V::WORDS + word) * V::WORD_BYTES;
@@ -287,13 +279,8 @@ template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arri
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
-// a cluster each block has a contiguous slice of the row. REALIGNED: each warp has a slice, so that
-// neighbours in the row are neighbours in the warp.
-//
-// EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
-// is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
-// This takes fewer predicates, but not always less time: a schedule chooses it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
+// a cluster each block has a contiguous slice of the row.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
 struct RowPlaces {
     static constexpr bool CLUSTER = TEAM > THREADS;
     static constexpr int LANES = 32;
@@ -313,12 +300,11 @@ struct RowPlaces {
     }
 };
 
-// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
+// ---- Rows in memory: the loads and stores of a layout -------------------------------------------
 
-// The layout of a row over a thread group, with its loads and stores.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
+struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH> {
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH>;
     using Places::column;
     using Places::LANES;
 
@@ -331,7 +317,7 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
     // Loads a vector of a row: if REALIGNED, the words around it as far as they are the row's. The
     // others are read by `load_ends`.
     template <class T, class L2Hints = NoL2Hints>
-    static __device__ __forceinline__ Vector<T, N, REALIGNED> load_vector(
+    static __device__ __forceinline__ Vector<T, N> load_vector(
         const T* row, int item, int lane, const L2Hints& hints = {}) {
         return ::load_vector<N>(row + column(item, lane), hints);
     }
@@ -350,11 +336,10 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
 // With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
 // of a row's first vector (refill by vector).
 template <
-    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool REALIGNED, int PLACES = 0,
-    bool EVEN = false>
+    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, int PLACES = 0>
 struct RowPipeline {
-    using Slots = Pipeline<T, N, THREADS, BULK>;
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
+    using Slots = Pipeline<T, N, THREADS>;
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH>;
     using V = Vector<T, N>;
 
     static __device__ __forceinline__ int slot(int stage, int item) {
@@ -382,18 +367,13 @@ __device__ __forceinline__ int cluster_rank() {
     return rank;
 }
 
-// A condition that the compiler cannot prove. It would move loads of read-only memory from before a
-// barrier to behind it, so that none is in flight while blocks wait for each other; or move the
-// arrival at a barrier behind all that the loads are used for. It moves neither past a branch.
-__device__ __forceinline__ bool always() { return gridDim.x != 0; }
-
 // Cluster barrier in two steps: what a thread did to mbarriers before it arrives is visible after
 // the wait. Arriving orders no other memory, so it need not wait for loads in flight.
 __device__ __forceinline__ void cluster_arrive() {
-    if (always()) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    if (gridDim.x != 0) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
-    if (always()) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (gridDim.x != 0) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // Stores values to the same place in the shared memory of another block (st.async), up to four at a
@@ -457,15 +437,13 @@ template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
     return cluster_rank() * THREADS + int(threadIdx.x);
 }
 
-// The number of this unit: a block, or a cluster.
-template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
-    return Index(blockIdx.x) / (TEAM / THREADS);
-}
-
-// What a warp contributes to an exchange; in a cluster padded to one message, or to several whole
-// ones.
-template <int VALUES, bool CLUSTER>
-struct alignas(4) Given {
+// What a warp contributes to an exchange.
+template <int VALUES, bool CLUSTER> struct Given {
+    float value[VALUES];
+    __device__ __forceinline__ float operator[](int which) const { return value[which]; }
+};
+// In a cluster it is padded to one message, or to several whole ones.
+template <int VALUES> struct alignas(4) Given<VALUES, true> {
     static constexpr int PLACES = VALUES;
     float value[PLACES];
     __device__ __forceinline__ float operator[](int which) const { return value[which]; }
@@ -506,14 +484,14 @@ template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange()
     cluster_wait();
 }
 
-// Contributes the values of each warp to an exchange. In a cluster `half` counts modulo twice the
-// PARTS: the part, and the parity of its mbarrier.
+// Contributes the values of each warp to an exchange: to one side of the scratch.
 template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
 __device__ __forceinline__ void hand_in(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
     const int lane = threadIdx.x % 32;
-    auto& place = exchange.slot[half % PARTS][lane_of_team<TEAM, THREADS>() / 32];
-    arrival_t* const arrival = &exchange.arrival[half % PARTS];
+    // `side` counts modulo twice the PARTS: the part, and the parity of its mbarrier
+    auto& place = exchange.slot[side % PARTS][lane_of_team<TEAM, THREADS>() / 32];
+    arrival_t* const arrival = &exchange.arrival[side % PARTS];
     __syncwarp();  // what other lanes did before comes before what a receiver does after
     if (lane < TEAM / THREADS) {
         const Given<VALUES, true> given{value...};  // as many every time
@@ -524,14 +502,14 @@ __device__ __forceinline__ void hand_in(
 // Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
-    const int part = half % PARTS;
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side) {
+    const int part = side % PARTS;
     arrival_t* const arrival = &exchange.arrival[part];
-    await_sent(arrival, half / PARTS);
+    await_sent(arrival, side / PARTS);
     // Re-arms the mbarrier of this part. (Bytes that are sent before they are expected are
     // counted, but wake waiting threads in vain.)
     if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
-    half = (half + 1) % (2 * PARTS);
+    side = (side + 1) % (2 * PARTS);
     return exchange.slot[part];
 }
 
@@ -559,34 +537,27 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
     ((value = lanes_reduce<TAKEN, Op>(value)), ...);
 }
 
-// reduce(exchange, half, a, b, ...): replaces every value by its reduction over the thread group,
+// reduce(exchange, side, a, b, ...): replaces every value by its reduction over the thread group,
 // one operation each, in one exchange.
 template <class... Op> struct Team {
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void reduce(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
-        give(exchange, half, value...);
-        take(exchange, half, value...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
+        give(exchange, side, value...);
+        take(exchange, side, value...);
     }
     // The same in two steps, between which a thread may do other work.
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void give(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
-        hand_in(exchange, half, lanes_reduce<32, Op>(value)...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
+        hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
     }
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void take(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
-        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, half), value...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
+        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
     }
 };
-
-// ---- Accumulators over rows ---------------------------------------------------------------------
-
-template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = value;
-}
 
 // ---- Second-stage reduction: the partials of all blocks, combined in a fixed order --------------
 
@@ -666,29 +637,24 @@ namespace kernel_1 {
 // with dy_stride_rest = 4096, x_stride_rest = 4096, rstd_stride_rest = 1, dx_stride_rest = 4096,
 // rows = 32768, blocks_per_segment = 198
 
-constexpr int THREADS = 96;        // threads of a block
-constexpr int MIN_BLOCKS = 3;      // blocks per multiprocessor that registers are to be there for
-// threads of a thread group, which has a row, a column or a range of its own
-constexpr int TEAM = 192;
-constexpr int TEAMS = 1;           // thread groups of a block
-constexpr int VEC = 8;             // elements of a vector
-constexpr int ITEMS = 3;           // vectors, or elements along a column, of a thread
-constexpr int LENGTH = 4096;       // elements of a row, or along a column
-constexpr int STAGES = 3;          // stages of a multistage pipeline
-constexpr int SLOTS = 9;           // vectors that shared memory holds for each thread, or steps for a block
-constexpr int SPARE = 0;           // bytes between the operands of a pipeline
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BULK = true;        // whether rows arrive by bulk copies
-using index_t = int;               // row numbers and strides
-using offset_t = int;              // offsets of rows
-constexpr int size_D = 4096;       // elements along D
-constexpr bool HAS_DY = true;      // whether the call has dy
-using dy_t = __nv_bfloat16;        // elements of dy
-using x_t = __nv_bfloat16;         // elements of x
-using w_t = __nv_bfloat16;         // elements of w
-using rstd_t = float;              // elements of rstd
-using dx_t = __nv_bfloat16;        // elements of dx
-constexpr bool READ_W = true;      // whether w is read
+constexpr int THREADS = 96;    // threads of a block
+constexpr int MIN_BLOCKS = 3;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 192;      // threads of a thread group
+constexpr int TEAMS = 1;       // thread groups of a block
+constexpr int VEC = 8;         // elements of a vector
+constexpr int ITEMS = 3;       // vectors of a thread
+constexpr int LENGTH = 4096;   // elements of a row
+constexpr int STAGES = 3;      // stages of a multistage pipeline
+constexpr int SLOTS = 9;       // vectors that shared memory holds for each thread, or steps for a block
+constexpr int SPARE = 0;       // bytes between the operands of a pipeline
+using index_t = int;           // row numbers and strides
+using offset_t = int;          // offsets of rows
+constexpr int size_D = 4096;   // elements along D
+using dy_t = __nv_bfloat16;    // elements of dy
+using x_t = __nv_bfloat16;     // elements of x
+using w_t = __nv_bfloat16;     // elements of w
+using rstd_t = float;          // elements of rstd
+using dx_t = __nv_bfloat16;    // elements of dx
 
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
@@ -712,13 +678,13 @@ rmsnorm_backward_pipeline(
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     __shared__ arrival_t landed[STAGES];
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
-    const int lane = lane_of_team<TEAM, THREADS>();
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
+    const int lane = cluster_rank() * THREADS + int(threadIdx.x);
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
-    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+    const index_t unit = index_t(blockIdx.x) / (TEAM / THREADS);
 
     // where rows arrive as slices, one per block: this block's slice
     const int start = Layout::column(0, lane - int(threadIdx.x));
@@ -728,9 +694,9 @@ rmsnorm_backward_pipeline(
 
     // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
     // own slots
-    using dy_pipeline_t = RowPipeline<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED, 0>;
+    using dy_pipeline_t = RowPipeline<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, 0>;
     unsigned char* const dy_pipeline = smem;
-    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED, 0>;
+    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, 0>;
     unsigned char* const x_pipeline = smem + (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
@@ -786,7 +752,7 @@ rmsnorm_backward_pipeline(
         look_ahead();
 
         if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        Vector<dy_t, VEC, REALIGNED> dy_words[ITEMS];
+        Vector<dy_t, VEC> dy_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -794,7 +760,7 @@ rmsnorm_backward_pipeline(
                 dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
             }
         }
-        Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
+        Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -810,9 +776,9 @@ rmsnorm_backward_pipeline(
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float w[VEC];
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                unpack(w_words[item], w);
                 float dy[VEC];
-                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                unpack(dy_words[item], dy);
                 float x[VEC];
                 unpack(x_words[item], x);
 #pragma unroll
@@ -821,7 +787,7 @@ rmsnorm_backward_pipeline(
                 }
             }
         }
-        Team<Sum>::reduce(exchange, half, sum_w_dy_x);
+        Team<Sum>::reduce(exchange, side, sum_w_dy_x);
         const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
         // every warp has read its part of the row before it contributed
         fill(stage);
@@ -832,9 +798,9 @@ rmsnorm_backward_pipeline(
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 keep_packed(dy_words[item]);
-                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                unpack(dy_words[item], dy);
                 float w[VEC];
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                unpack(w_words[item], w);
                 float x[VEC];
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
@@ -875,15 +841,13 @@ namespace kernel_2 {
 // grid (128, 1, 1), block (256, 1, 1), 0 bytes of dynamic shared memory
 // with blocks_per_segment = 198
 
-constexpr int THREADS = 256;        // threads of a block
-constexpr int LENGTH = 4096;        // elements of a row, or along a column
-constexpr int TILE = 32;            // columns of a tile of the kernel that combines partials
-constexpr int SHARES = 8;           // warps that share such a tile
-constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
-using index_t = int;                // row numbers and strides
-using dw_t = __nv_bfloat16;         // elements of dw
+constexpr int THREADS = 256;  // threads of a block
+constexpr int LENGTH = 4096;  // elements of a row
+constexpr int TILE = 32;      // columns of a tile of the kernel that combines partials
+constexpr int SHARES = 8;     // warps that share such a tile
+using index_t = int;          // row numbers and strides
+using dw_t = __nv_bfloat16;   // elements of dw
 
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
 // Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
@@ -910,7 +874,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
         const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
             index_t(blocks_per_segment), row_of);
         if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
-            store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
+            store_scalar(dw_ptr + column, dw_sum);
         }
     }
 }

@@ -2,6 +2,9 @@
 // It compiles by itself: nvcc -arch=sm_90 -cubin rmsnorm_forward.cu
 // (or NVRTC with -default-device, told where the headers of CUDA are).
 
+// Device functions come first, then the kernels:
+//   rmsnorm_forward_registers: line 336
+
 #include <cuda_bf16.h>
 
 // ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
@@ -14,13 +17,12 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// REALIGNED: one word more, until the elements are realigned (realigned.cuh).
-template <class T, int N, bool REALIGNED = false> struct Vector {
+template <class T, int N> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
     static constexpr int WORDS = BYTES / WORD_BYTES;
     using word_t = typename Word<WORD_BYTES>::type;
-    word_t word[WORDS + int(REALIGNED)];
+    word_t word[WORDS];
 };
 
 __device__ __forceinline__ float to_float(float value) { return value; }
@@ -32,20 +34,18 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
     return __float2bfloat16_rn(value);
 }
 
-// Four fp8 values, converted together in half the instructions.
-template <class T> struct Four;
-
-// Two 16-bit values likewise.
-template <class T> struct Two;
-template <> struct Two<__nv_bfloat16> {
+// EACH elements, converted together in half the instructions.
+template <class T> struct Packed { static constexpr int EACH = 1; };
+template <> struct Packed<__nv_bfloat16> {
+    static constexpr int EACH = 2;
     using type = __nv_bfloat162;
-    static __device__ __forceinline__ type of(float first, float second) {
-        return __floats2bfloat162_rn(first, second);
+    static __device__ __forceinline__ type of(const float* values) {
+        return __floats2bfloat162_rn(values[0], values[1]);
     }
 };
 
 // The elements of a word of four bytes, where a packed conversion is faster.
-template <class T> struct InWords { static constexpr int EACH = 0; };
+template <class T> struct InWords { static constexpr int EACH = 1; };
 template <> struct InWords<__nv_bfloat16> {
     static constexpr int EACH = 2;
     // One instruction each: a bfloat16 is the upper half of a float. (The second is opaque to the
@@ -59,10 +59,10 @@ template <> struct InWords<__nv_bfloat16> {
     }
 };
 
-template <class T, int N, bool REALIGNED>
-__device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, float (&values)[N]) {
+template <class T, int N>
+__device__ __forceinline__ void unpack(const Vector<T, N>& vector, float (&values)[N]) {
     constexpr int EACH = InWords<T>::EACH;
-    if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
+    if constexpr (EACH > 1 && N % EACH == 0) {
         unsigned int words[N / EACH];
         memcpy(words, vector.word, sizeof(words));
 #pragma unroll
@@ -75,17 +75,10 @@ __device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, fl
     }
 }
 
-// The values of an operand that may be absent: `missing` then stands for every element.
-template <bool PRESENT, class T, int N, bool REALIGNED>
-__device__ __forceinline__ void unpack_or(
-    const Vector<T, N, REALIGNED>& vector, float missing, float (&values)[N]) {
-    unpack(vector, values);
-}
-
 // Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
 // of an earlier phase alive over the reduction: twice the registers.
-template <class T, int N, bool REALIGNED>
-__device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
+template <class T, int N>
+__device__ __forceinline__ void keep_packed(Vector<T, N>& vector) {
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
 #pragma unroll
@@ -95,19 +88,12 @@ __device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
 
 template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const float (&values)[N]) {
     Vector<T, N> vector;
-    if constexpr (sizeof(T) == 1 && N % 4 == 0) {
-        using F = typename Four<T>::type;
-        F fours[N / 4];
+    constexpr int EACH = Packed<T>::EACH;
+    if constexpr (EACH > 1 && N % EACH == 0) {
+        typename Packed<T>::type packed[N / EACH];
 #pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
-        }
-        memcpy(vector.word, fours, sizeof(fours));
-    } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-        typename Two<T>::type twos[N / 2];
-#pragma unroll
-        for (int i = 0; i < N; i += 2) twos[i / 2] = Two<T>::of(values[i], values[i + 1]);
-        memcpy(vector.word, twos, sizeof(twos));
+        for (int i = 0; i < N; i += EACH) packed[i / EACH] = Packed<T>::of(values + i);
+        memcpy(vector.word, packed, sizeof(packed));
     } else {
         T elements[N];
 #pragma unroll
@@ -145,22 +131,22 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const L2Hi
 
 // One store: the compiler would split that of a vector whose elements it has in registers of their
 // own. FIRST_OUT: L2 evicts the line first.
-template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
+__device__ __forceinline__ void store_word(uint4* address, uint4 word) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
                  ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
 }
-template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) {
+template <class W> __device__ __forceinline__ void store_word(W* address, W word) {
     *address = word;
 }
 
-template <bool FIRST_OUT = false, class T, int N>
+template <class T, int N>
 __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
     auto* words = reinterpret_cast<typename Vector<T, N>::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
+    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word(words + i, vector.word[i]);
 }
 
-template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scalar(T* address, float value) {
+template <class T> __device__ __forceinline__ void store_scalar(T* address, float value) {
     *address = from_float<T>(value);
 }
 
@@ -187,64 +173,34 @@ template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(flo
     return value;
 }
 
-// The number of this block. BACKWARDS: blocks that run first have the last rows, which the kernel
-// before may have left in L2.
-template <bool BACKWARDS> __device__ __forceinline__ unsigned int block_number() {
-    return blockIdx.x;
-}
-
-// The number of this thread's group, and its lane in it. (Blocks of a cluster have neighbouring
-// numbers either way.)
-template <int TEAM, int THREADS, bool BACKWARDS, class Index>
-__device__ __forceinline__ Index team_of_thread() {
-    return Index(block_number<BACKWARDS>()) * (THREADS / TEAM) + threadIdx.x / TEAM;
-}
-template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
-    return int(threadIdx.x) % TEAM;
-}
-
-// The number of this unit: a block, or a cluster.
-template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
-    return Index(blockIdx.x);
-}
-
-// The number of units of the grid.
-template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index units_together() {
-    return Index(gridDim.x);
-}
-
-// What a warp contributes to an exchange; in a cluster padded to one message, or to several whole
-// ones.
-template <int VALUES, bool CLUSTER>
-struct alignas(4) Given {
-    static constexpr int PLACES = VALUES;
-    float value[PLACES];
+// What a warp contributes to an exchange.
+template <int VALUES> struct Given {
+    float value[VALUES];
     __device__ __forceinline__ float operator[](int which) const { return value[which]; }
 };
 
 // Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
-template <int TEAM, int THREADS, int VALUES, int PARTS = 2, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
+template <int TEAM, int THREADS, int VALUES, int PARTS = 2> struct Exchange {
     static constexpr int WARPS = THREADS / 32;
-    Given<VALUES, false> slot[2][WARPS];
+    Given<VALUES> slot[2][WARPS];
 };
 
-// Contributes the values of each warp to an exchange. In a cluster `half` counts modulo twice the
-// PARTS: the part, and the parity of its mbarrier.
+// Contributes the values of each warp to an exchange: to one side of the scratch.
 template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
 __device__ __forceinline__ void hand_in(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
     const int lane = threadIdx.x % 32;
-    if (lane == 0) exchange.slot[half][threadIdx.x / 32] = Given<VALUES, false>{value...};
+    if (lane == 0) exchange.slot[side][threadIdx.x / 32] = Given<VALUES>{value...};
 }
 
 // Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
-__device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
+__device__ __forceinline__ const Given<VALUES>* hand_out(
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side) {
     constexpr int WARPS = TEAM / 32;
-    const auto* slot = exchange.slot[half];
+    const auto* slot = exchange.slot[side];
     __syncthreads();
-    half ^= 1;
+    side ^= 1;
     return slot + threadIdx.x / 32 / WARPS * WARPS;
 }
 
@@ -263,25 +219,25 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
     for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
 }
 
-// reduce(exchange, half, a, b, ...): replaces every value by its reduction over the thread group,
+// reduce(exchange, side, a, b, ...): replaces every value by its reduction over the thread group,
 // one operation each, in one exchange.
 template <class... Op> struct Team {
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void reduce(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
-        give(exchange, half, value...);
-        take(exchange, half, value...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
+        give(exchange, side, value...);
+        take(exchange, side, value...);
     }
     // The same in two steps, between which a thread may do other work.
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void give(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
-        hand_in(exchange, half, lanes_reduce<32, Op>(value)...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
+        hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
     }
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void take(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
-        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, half), value...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
+        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
     }
 };
 
@@ -297,10 +253,10 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
     bool tags, last;
 
     __device__ __forceinline__ L2Hints()
-        : tags(units_together<TEAM, THREADS, unsigned int>() > TAGGED_ABOVE),
+        : tags(unsigned(gridDim.x) > TAGGED_ABOVE),
           last(
-              tags && unit_of_block<TEAM, THREADS, unsigned int>()
-                  >= units_together<TEAM, THREADS, unsigned int>() - UNTAGGED) {
+              tags && unsigned(blockIdx.x)
+                  >= unsigned(gridDim.x) - UNTAGGED) {
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
@@ -335,15 +291,9 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
-// a cluster each block has a contiguous slice of the row. REALIGNED: each warp has a slice, so that
-// neighbours in the row are neighbours in the warp.
-//
-// EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
-// is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
-// This takes fewer predicates, but not always less time: a schedule chooses it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
+// a cluster each block has a contiguous slice of the row.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
 struct RowPlaces {
-    static constexpr bool CLUSTER = TEAM > THREADS;
     static constexpr int LANES = 32;
     static constexpr int WARPS = TEAM / LANES;
 
@@ -353,12 +303,11 @@ struct RowPlaces {
     }
 };
 
-// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
+// ---- Rows in memory: the loads and stores of a layout -------------------------------------------
 
-// The layout of a row over a thread group, with its loads and stores.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
+struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH> {
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH>;
     using Places::column;
     using Places::LANES;
 
@@ -366,12 +315,12 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
     // more of it to rows in flight.
     template <class T>
     static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
-        ::store_vector<(TEAM > THREADS)>(address, vector);
+        ::store_vector(address, vector);
     }
     // Loads a vector of a row: if REALIGNED, the words around it as far as they are the row's. The
     // others are read by `load_ends`.
     template <class T, class L2Hints = NoL2Hints>
-    static __device__ __forceinline__ Vector<T, N, REALIGNED> load_vector(
+    static __device__ __forceinline__ Vector<T, N> load_vector(
         const T* row, int item, int lane, const L2Hints& hints = {}) {
         return ::load_vector<N>(row + column(item, lane), hints);
     }
@@ -388,26 +337,22 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
 // grid (32768, 1, 1), block (128, 1, 1), 0 bytes of dynamic shared memory
 // with x_stride_rest = 4096, rstd_stride_rest = 1, y_stride_rest = 4096, rows = 32768
 
-constexpr int THREADS = 128;       // threads of a block
-constexpr int MIN_BLOCKS = 8;      // blocks per multiprocessor that registers are to be there for
-// threads of a thread group, which has a row, a column or a range of its own
-constexpr int TEAM = 128;
-constexpr int TEAMS = 1;           // thread groups of a block
-constexpr int VEC = 8;             // elements of a vector
-constexpr int ITEMS = 4;           // vectors, or elements along a column, of a thread
-constexpr int LENGTH = 4096;       // elements of a row, or along a column
+constexpr int THREADS = 128;    // threads of a block
+constexpr int MIN_BLOCKS = 8;   // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 128;       // threads of a thread group
+constexpr int TEAMS = 1;        // thread groups of a block
+constexpr int VEC = 8;          // elements of a vector
+constexpr int ITEMS = 4;        // vectors of a thread
+constexpr int LENGTH = 4096;    // elements of a row
 // blocks or rows whose reads half of the second-level cache holds; 0: no hints
 constexpr int UNTAGGED = 3840;
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-using index_t = int;               // row numbers and strides
-using offset_t = long long;        // offsets of rows
-constexpr int size_D = 4096;       // elements along D
-using x_t = __nv_bfloat16;         // elements of x
-using w_t = __nv_bfloat16;         // elements of w
-using rstd_t = float;              // elements of rstd
-using y_t = __nv_bfloat16;         // elements of y
-constexpr bool READ_W = true;      // whether w is read
+using index_t = int;            // row numbers and strides
+using offset_t = long long;     // offsets of rows
+constexpr int size_D = 4096;    // elements along D
+using x_t = __nv_bfloat16;      // elements of x
+using w_t = __nv_bfloat16;      // elements of w
+using rstd_t = float;           // elements of rstd
+using y_t = __nv_bfloat16;      // elements of y
 
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
@@ -425,39 +370,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     float eps,
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
-    const int lane = lane_of_team<TEAM, THREADS>();
-    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
-    // may be overwriting, and store nothing
-    const index_t row = candidate;
+    int side = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
+    const int lane = int(threadIdx.x) % TEAM;
+    index_t row = index_t(blockIdx.x) * (THREADS / TEAM) + threadIdx.x / TEAM;
     const L2Hints<UNTAGGED, TEAM, THREADS> hints;
 
     // what this thread reads of its row
-    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
+    Vector<x_t, VEC> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
         x_words[item] =
             Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, hints);
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
         w_words[item] = Layout::load_aligned(w_ptr, item, lane);
     }
     if (hints.last) {  // what earlier blocks read may leave the cache again
-        const index_t row = candidate - index_t(UNTAGGED) * TEAMS;
-        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
+        const index_t earlier = row - index_t(UNTAGGED) * TEAMS;
+        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(earlier, x_stride_rest), lane);
     }
 
     // exchange 1: sum[D](x^2)
     float sum_x2 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
         float x[VEC];
         unpack(x_words[item], x);
 #pragma unroll
@@ -465,7 +404,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             sum_x2 += square(x[i]);
         }
     }
-    Team<Sum>::reduce(exchange, half, sum_x2);
+    Team<Sum>::reduce(exchange, side, sum_x2);
     const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
     const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
@@ -477,12 +416,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
         for (int item = first; item < end; ++item) {
             const int column = Layout::column(item, lane);
-        }
-#pragma unroll
-        for (int item = first; item < end; ++item) {
-            const int column = Layout::column(item, lane);
             float w[VEC];
-            unpack_or<READ_W>(w_words[item], 1.f, w);
+            unpack(w_words[item], w);
             float x[VEC];
             keep_packed(x_words[item]);
             unpack(x_words[item], x);
@@ -496,6 +431,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         }
     }
     if (lane == 0) {
-        store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        store_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
 }

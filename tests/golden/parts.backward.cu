@@ -7,11 +7,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   RUN: elements of a part of a row that accumulators keep
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
@@ -23,11 +23,11 @@
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-constexpr bool ONE_W = size_rest % VEC == 0;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool ONE_W = size_rest % VEC == 0;
 // gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
 //     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
@@ -60,16 +60,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     index_t size_G,
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
-    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    const bool live = TEAMS == 1 || candidate < rows;
+    [[maybe_unused]] index_t row = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || row < rows;
     // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
     // may be overwriting, and store nothing
-    const index_t row = live ? candidate : rows - 1;
-    const index_t at_G = row % size_G;
-    const index_t at_B = row / size_G;
+    if (!live) row = rows - 1;
+    [[maybe_unused]] const index_t at_G = row % size_G;
+    [[maybe_unused]] const index_t at_B = row / size_G;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
 
@@ -136,9 +136,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             float dy[VEC];
-            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            if constexpr (HAS_DY) unpack(dy_words[item], dy);
+            else set_all(dy, 0.f);
             float x[VEC];
-            unpack_or<READ_X>(x_words[item], 0.f, x);
+            if constexpr (READ_X) unpack(x_words[item], x);
+            else set_all(x, 0.f);
             const float w = w_parts[item];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -155,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(dy_);
     if constexpr (WANT_DW) add_runs<RUN>(dy_x_minus_mu);
     if constexpr (WANT_DX || WANT_DW)
-        Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+        Team<Sum, Sum, Sum>::reduce(exchange, side, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
     const float neg_mean_x_minus_mu_rstd =
         -if_finite(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
     const float row_1 = -if_finite(sum_x_minus_mu) * (1.f / square(float(size_rest)))
@@ -177,10 +179,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
         if (Layout::has(item, lane, column)) {
             float x[VEC];
             keep_packed(x_words[item]);
-            unpack_or<READ_X>(x_words[item], 0.f, x);
+            if constexpr (READ_X) unpack(x_words[item], x);
+            else set_all(x, 0.f);
             float dy[VEC];
             keep_packed(dy_words[item]);
-            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            if constexpr (HAS_DY) unpack(dy_words[item], dy);
+            else set_all(dy, 0.f);
             float dx_out[VEC];
             const float w = w_parts[item];
 #pragma unroll
@@ -217,11 +221,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   MEMBERS: blocks that share a row or a segment
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   RUN: elements of a part of a row that accumulators keep
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -234,18 +238,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-constexpr bool ONE_W = size_rest % VEC == 0;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool ONE_W = size_rest % VEC == 0;
 // gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
 //     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
-// memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
+// memory; the grid covers all rows at once. A block has more than one side only where others, which it would
 // wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_backward_cooperative(
     const dy_t* dy_ptr,
@@ -279,9 +283,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
     CooperativeRow<MEMBERS, THREADS, 3> exchange(scratch, words, published, row, home);
-    int half = 0;
-    const index_t at_G = row % size_G;
-    const index_t at_B = row / size_G;
+    int side = 0;
+    [[maybe_unused]] const index_t at_G = row % size_G;
+    [[maybe_unused]] const index_t at_B = row / size_G;
     // a slice needs one element
     constexpr bool SAME_W = size_rest % (Layout::SLICE * VEC) == 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
@@ -352,12 +356,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 if constexpr (HAS_DY) if (item >= HELD) {
                     dy_words[item] = dy_pipeline_t::read(dy_pipeline, item - HELD);
                 }
-                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                else set_all(dy, 0.f);
                 float x[VEC];
                 if constexpr (READ_X) if (item >= HELD) {
                     x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                 }
-                unpack_or<READ_X>(x_words[item], 0.f, x);
+                if constexpr (READ_X) unpack(x_words[item], x);
+                else set_all(x, 0.f);
                 if constexpr (ONE_W && LATE) {
                     if (item == 0 || !SAME_W)
                         w_parts[0] = READ_W
@@ -378,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             }
         }
         if constexpr (WANT_DX || WANT_DW)
-            exchange.reduce<Sum, Sum, Sum>(half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+            exchange.reduce<Sum, Sum, Sum>(side, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
         const float neg_mean_x_minus_mu_rstd =
             -if_finite(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
         const float row_1 = -if_finite(sum_x_minus_mu) * (1.f / square(float(size_rest)))
@@ -408,13 +414,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                         x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                     }
                     keep_packed(x_words[item]);
-                    unpack_or<READ_X>(x_words[item], 0.f, x);
+                    if constexpr (READ_X) unpack(x_words[item], x);
+                    else set_all(x, 0.f);
                     float dy[VEC];
                     if constexpr (HAS_DY) if (item >= HELD) {
                         dy_words[item] = dy_pipeline_t::read(dy_pipeline, item - HELD);
                     }
                     keep_packed(dy_words[item]);
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     if constexpr (ONE_W && LATE) {
                         if (item == 0 || !SAME_W)
                             w_parts[0] = READ_W
@@ -486,8 +494,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
 //   WANT_DW, WANT_DB: whether the call wants this result
 //   dw_t, db_t: type of this operand's elements
 
-// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
-//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
@@ -516,10 +522,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_second_
             constexpr int WIDTH = 1;
             const index_t outer = tile * TILE + lane % TILE;
             const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
-            const index_t at_C = outer % size_C;
-            const index_t at_G = outer / size_C;
+            [[maybe_unused]] const index_t at_C = outer % size_C;
+            [[maybe_unused]] const index_t at_G = outer / size_C;
             const auto row_of = [&](index_t k) -> index_t {
-                const index_t at_B = k / RUNS;
+                [[maybe_unused]] const index_t at_B = k / RUNS;
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
@@ -537,10 +543,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_second_
             constexpr int WIDTH = 1;
             const index_t outer = tile * TILE + lane % TILE;
             const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
-            const index_t at_C = outer % size_C;
-            const index_t at_G = outer / size_C;
+            [[maybe_unused]] const index_t at_C = outer % size_C;
+            [[maybe_unused]] const index_t at_G = outer / size_C;
             const auto row_of = [&](index_t k) -> index_t {
-                const index_t at_B = k / RUNS;
+                [[maybe_unused]] const index_t at_B = k / RUNS;
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };

@@ -7,11 +7,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -22,10 +22,10 @@
 //   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool READ_X = WANT_DX || WANT_DW;
-constexpr bool READ_W = HAS_W && WANT_DX;
-constexpr bool READ_MU = WANT_DX || WANT_DW;
-constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_MU = WANT_DX || WANT_DW;
+[[maybe_unused]] constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
 //     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
@@ -61,16 +61,16 @@ groupnorm_channels_last_backward_registers(
     index_t size_G,
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
     const int lane = lane_of_team<TEAM, THREADS>();
-    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    const bool live = TEAMS == 1 || candidate < rows;
+    [[maybe_unused]] index_t row = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || row < rows;
     // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
     // may be overwriting, and store nothing
-    const index_t row = live ? candidate : rows - 1;
-    const index_t at_G = row % size_G;
-    const index_t at_B = row / size_G;
+    if (!live) row = rows - 1;
+    [[maybe_unused]] const index_t at_G = row % size_G;
+    [[maybe_unused]] const index_t at_B = row / size_G;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
 
@@ -82,7 +82,7 @@ groupnorm_channels_last_backward_registers(
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            const index_t at_rest = unsigned(column) / size_C;
+            [[maybe_unused]] const index_t at_rest = unsigned(column) / size_C;
             const int place = unsigned(column) % size_C;
             if constexpr (HAS_DY)
                 if (live)
@@ -94,7 +94,7 @@ groupnorm_channels_last_backward_registers(
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            const index_t at_rest = unsigned(column) / size_C;
+            [[maybe_unused]] const index_t at_rest = unsigned(column) / size_C;
             const int place = unsigned(column) % size_C;
             if constexpr (READ_X)
                 if (live)
@@ -106,7 +106,7 @@ groupnorm_channels_last_backward_registers(
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            const index_t at_rest = unsigned(column) / size_C;
+            [[maybe_unused]] const index_t at_rest = unsigned(column) / size_C;
             const int place = unsigned(column) % size_C;
             if constexpr (READ_W)
                 if (live) if (item == 0) w_words[0] = load_vector<VEC>(w_ptr + (at_G * w_stride_G + place));
@@ -130,9 +130,11 @@ groupnorm_channels_last_backward_registers(
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             float dy[VEC];
-            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            if constexpr (HAS_DY) unpack(dy_words[item], dy);
+            else set_all(dy, 0.f);
             float x[VEC];
-            unpack_or<READ_X>(x_words[item], 0.f, x);
+            if constexpr (READ_X) unpack(x_words[item], x);
+            else set_all(x, 0.f);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 if (Layout::beyond(item, column + i)) continue;
@@ -145,7 +147,8 @@ groupnorm_channels_last_backward_registers(
     }
     if (Layout::has(0, lane, Layout::column(0, lane))) {
         float w[VEC];
-        unpack_or<READ_W>(w_words[0], 1.f, w);
+        if constexpr (READ_W) unpack(w_words[0], w);
+        else set_all(w, 1.f);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             sum_w_dy += w[i] * dy_[i];
@@ -155,7 +158,7 @@ groupnorm_channels_last_backward_registers(
     if constexpr (WANT_DW || WANT_DB) Places::put(dy__places, dy_);
     if constexpr (WANT_DW) Places::put(dy_x_minus_mu_places, dy_x_minus_mu);
     if constexpr (WANT_DX || WANT_DW)
-        Team<Sum, Sum, Sum>::reduce(exchange, half, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
+        Team<Sum, Sum, Sum>::reduce(exchange, side, sum_w_dy, sum_w_dy_x_minus_mu, sum_x_minus_mu);
     const float neg_mean_x_minus_mu_rstd =
         -if_finite(sum_x_minus_mu) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
     const float row_1 = -if_finite(sum_x_minus_mu) * (1.f / square(float(size_rest)))
@@ -172,17 +175,20 @@ groupnorm_channels_last_backward_registers(
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            const index_t at_rest = unsigned(column) / size_C;
+            [[maybe_unused]] const index_t at_rest = unsigned(column) / size_C;
             const int place = unsigned(column) % size_C;
             float x[VEC];
             keep_packed(x_words[item]);
-            unpack_or<READ_X>(x_words[item], 0.f, x);
+            if constexpr (READ_X) unpack(x_words[item], x);
+            else set_all(x, 0.f);
             float w[VEC];
             keep_packed(w_words[0]);
-            unpack_or<READ_W>(w_words[0], 1.f, w);
+            if constexpr (READ_W) unpack(w_words[0], w);
+            else set_all(w, 1.f);
             float dy[VEC];
             keep_packed(dy_words[item]);
-            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            if constexpr (HAS_DY) unpack(dy_words[item], dy);
+            else set_all(dy, 0.f);
             float dx_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -226,8 +232,6 @@ groupnorm_channels_last_backward_registers(
 //   WANT_DW, WANT_DB: whether the call wants this result
 //   dw_t, db_t: type of this operand's elements
 
-// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
-//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
@@ -256,10 +260,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
             constexpr int WIDTH = 1;
             const index_t outer = tile * TILE + lane % TILE;
             const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
-            const index_t at_C = outer % size_C;
-            const index_t at_G = outer / size_C;
+            [[maybe_unused]] const index_t at_C = outer % size_C;
+            [[maybe_unused]] const index_t at_G = outer / size_C;
             const auto row_of = [&](index_t k) -> index_t {
-                const index_t at_B = k / RUNS;
+                [[maybe_unused]] const index_t at_B = k / RUNS;
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
@@ -277,10 +281,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
             constexpr int WIDTH = 1;
             const index_t outer = tile * TILE + lane % TILE;
             const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
-            const index_t at_C = outer % size_C;
-            const index_t at_G = outer / size_C;
+            [[maybe_unused]] const index_t at_C = outer % size_C;
+            [[maybe_unused]] const index_t at_G = outer / size_C;
             const auto row_of = [&](index_t k) -> index_t {
-                const index_t at_B = k / RUNS;
+                [[maybe_unused]] const index_t at_B = k / RUNS;
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };

@@ -7,11 +7,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -22,10 +22,10 @@
 //   HAS_W, HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR: whether the call has this operand
 //   WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
-constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
-constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
+[[maybe_unused]] constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
 // let var = s0 / (size[...] * size[B])
 // let unbiased = s0 / max(size[...] * size[B] - correction, 1)
@@ -63,14 +63,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     float correction,
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
-    int half = 0;
+    int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
     const int lane = lane_of_team<TEAM, THREADS>();
-    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    const bool live = TEAMS == 1 || candidate < rows;
+    [[maybe_unused]] index_t row = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || row < rows;
     // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
     // may be overwriting, and store nothing
-    const index_t row = live ? candidate : rows - 1;
+    if (!live) row = rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
 
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            const index_t at_B = unsigned(column) / size_rest;
+            [[maybe_unused]] const index_t at_B = unsigned(column) / size_rest;
             const int place = unsigned(column) % size_rest;
             if (live)
                 x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
             }
         }
     };
-    const Moments moments = team_moments<Layout>(exchange, half, each);
+    const Moments moments = team_moments<Layout>(exchange, side, each);
     const float mu = moments.mean;  // batchnorm.norm:14
     const float sum_x_minus_mu = moments.centred;
     const float sum_x_minus_mu_squared = moments.squares;
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            const index_t at_B = unsigned(column) / size_rest;
+            [[maybe_unused]] const index_t at_B = unsigned(column) / size_rest;
             const int place = unsigned(column) % size_rest;
             float x[VEC];
             keep_packed(x_words[item]);
@@ -175,11 +175,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   MEMBERS: blocks that share a row or a segment
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
@@ -191,10 +191,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 //   HAS_W, HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR: whether the call has this operand
 //   WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
-constexpr bool READ_B = HAS_B && WANT_Y;
-constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
-constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
+[[maybe_unused]] constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
+[[maybe_unused]] constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
 // let var = s0 / (size[...] * size[B])
 // let unbiased = s0 / max(size[...] * size[B] - correction, 1)
@@ -207,7 +207,7 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 //     1) * (unbiased - running_var) + unbiased
 //
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
-// memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
+// memory; the grid covers all rows at once. A block has more than one side only where others, which it would
 // wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forward_cooperative(
     const x_t* x_ptr,
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
     CooperativeRow<MEMBERS, THREADS, 3> exchange(scratch, words, published, row, home);
-    int half = 0;
+    int side = 0;
     constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
@@ -258,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                const index_t at_B = unsigned(column) / size_rest;
+                [[maybe_unused]] const index_t at_B = unsigned(column) / size_rest;
                 const int place = unsigned(column) % size_rest;
                 if (item < HELD)
                     x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
@@ -297,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 }
             }
         };
-        const Moments moments = team_moments<Layout, TURN>(exchange, half, each);
+        const Moments moments = team_moments<Layout, TURN>(exchange, side, each);
         const float mu = moments.mean;  // batchnorm.norm:14
         const float sum_x_minus_mu = moments.centred;
         const float sum_x_minus_mu_squared = moments.squares;
@@ -329,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    const index_t at_B = unsigned(column) / size_rest;
+                    [[maybe_unused]] const index_t at_B = unsigned(column) / size_rest;
                     const int place = unsigned(column) % size_rest;
                     float x[VEC];
                     if (item >= HELD) {

@@ -6,13 +6,13 @@
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   MEMBERS: blocks that share a row or a segment
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
+//   ITEMS: vectors of a thread
 //   DEPTH: rows that a thread group asks for together
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   AGAIN: rows that are read a second time
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -24,7 +24,7 @@
 //   dy_t, x_t, mu_t, w_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
-constexpr bool ONE_MU = size_C % VEC == 0;
+[[maybe_unused]] constexpr bool ONE_MU = size_C % VEC == 0;
 // gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
 //     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const int team = threadIdx.x / TEAM;
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
-    const index_t at_B = segment;
+    [[maybe_unused]] const index_t at_B = segment;
     SegmentExchange<float, MEMBERS, THREADS, SIZE> exchange(scratch, words, published, segment, home);
     using dy_pipeline_t = Pipeline<dy_t, VEC, THREADS>;
     constexpr int dy_pipeline_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
@@ -185,7 +185,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
                             float dy[VEC];
-                            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                            if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                            else set_all(dy, 0.f);
                             float x[VEC];
                             unpack(x_words[item], x);
 #pragma unroll
@@ -243,7 +244,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
                             float dy[VEC];
-                            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                            if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                            else set_all(dy, 0.f);
                             float x[VEC];
                             unpack(x_words[item], x);
 #pragma unroll
@@ -290,8 +292,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
             add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_x_minus_mu,
                 team, lane);
         fold_columns<3, GROUPS, size_C, THREADS>(own, [&](int column, float (&all)[3]) {
-                const index_t at_C = column % size_C;
-                const index_t at_G = column / size_C;
+                [[maybe_unused]] const index_t at_C = column % size_C;
+                [[maybe_unused]] const index_t at_G = column / size_C;
                 const float w_ = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
                 all[0] += columns[2 * LENGTH + column];
                 all[1] += columns[1 * LENGTH + column] * w_;
@@ -304,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     // from the sums of all members
     add_members<MEMBERS, SIZE, Room::SIZE, THREADS>(exchange.found, room, totals);
     for (int column = threadIdx.x; column < GROUPS; column += THREADS) {
-        const index_t at_G = column;
+        [[maybe_unused]] const index_t at_G = column;
         table[column] = totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t4
         // t5
         table[1 * GROUPS + column] = totals[2 * GROUPS + column] * totals[column] * (1.f / float(size_rest))
@@ -318,8 +320,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 
     // what this slice adds to sums over segments, and factors of what is held
     for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
-        const index_t at_C = column % size_C;
-        const index_t at_G = column / size_C;
+        [[maybe_unused]] const index_t at_C = column % size_C;
+        [[maybe_unused]] const index_t at_G = column / size_C;
         const float rstd_ = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
         if constexpr (WANT_DW)
             dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C]
@@ -376,7 +378,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         float x[VEC];
                         unpack(x_words[item], x);
                         float dy[VEC];
-                        unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                        if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                        else set_all(dy, 0.f);
                         float dx_out[VEC];
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
@@ -440,7 +443,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     float x[VEC];
                     unpack(x_words[item], x);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float dx_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -488,7 +492,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
 
 // A launch sets:
 //   THREADS: threads of a block
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   TILE: columns of a tile of the kernel that combines partials
 //   SHARES: warps that share such a tile
 //   ACCUMULATE: whether gradients of parameters are added to what is there
@@ -497,8 +501,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
 //   WANT_DW, WANT_DB: whether the call wants this result
 //   dw_t, db_t: type of this operand's elements
 
-// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
-//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //

@@ -6,13 +6,13 @@
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   MEMBERS: blocks that share a row or a segment
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
+//   ITEMS: vectors of a thread
 //   DEPTH: rows that a thread group asks for together
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   AGAIN: rows that are read a second time
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -24,13 +24,13 @@
 //   HAS_W, HAS_B: whether the call has this operand
 //   WANT_Y, WANT_MU, WANT_RSTD: whether the call wants this result
 
-constexpr bool WANT_T1 = WANT_Y;
-constexpr bool WANT_T2 = WANT_Y;
-constexpr bool WANT_T3 = WANT_Y;
-constexpr bool WANT_X_MOMENTS = WANT_T1 || WANT_T2 || WANT_T3 || WANT_MU || WANT_RSTD;
-constexpr bool ONE_T1 = size_C % VEC == 0;
-constexpr bool ONE_T2 = size_C % VEC == 0;
-constexpr bool ONE_T3 = size_C % VEC == 0;
+[[maybe_unused]] constexpr bool WANT_T1 = WANT_Y;
+[[maybe_unused]] constexpr bool WANT_T2 = WANT_Y;
+[[maybe_unused]] constexpr bool WANT_T3 = WANT_Y;
+[[maybe_unused]] constexpr bool WANT_X_MOMENTS = WANT_T1 || WANT_T2 || WANT_T3 || WANT_MU || WANT_RSTD;
+[[maybe_unused]] constexpr bool ONE_T1 = size_C % VEC == 0;
+[[maybe_unused]] constexpr bool ONE_T2 = size_C % VEC == 0;
+[[maybe_unused]] constexpr bool ONE_T3 = size_C % VEC == 0;
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // save rstd[B, G]: f32 = rsqrt(sum[C, ...]((x - mu)^2) / (size[...] * size[C]) + eps)
 // output y[B, ..., (G C)]: like x = w * (x - mu) * rstd + b
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const int team = threadIdx.x / TEAM;
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
-    const index_t at_B = segment;
+    [[maybe_unused]] const index_t at_B = segment;
     MomentsExchange<MEMBERS, THREADS, Fold::GROUPS> exchange(scratch, words, published, segment, home);
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
     unsigned char* const x_pipeline = smem;
@@ -277,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
     exchange.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(parts,
         [&](int column, const FinalMoments& x_moments) {
-            const index_t at_G = column;
+            [[maybe_unused]] const index_t at_G = column;
             const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
             // groupnorm_channels_last.norm:13
             const float rstd = rsqrtf(eps
@@ -364,9 +364,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float b[VEC];
-                        unpack_or<HAS_B>(b_words[item], 0.f, b);
+                        if constexpr (HAS_B) unpack(b_words[item], b);
+                        else set_all(b, 0.f);
                         float w[VEC];
-                        unpack_or<HAS_W>(w_words[item], 1.f, w);
+                        if constexpr (HAS_W) unpack(w_words[item], w);
+                        else set_all(w, 1.f);
                         float x[VEC];
                         unpack(x_words[item], x);
                         float y_out[VEC];
@@ -428,9 +430,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float b[VEC];
-                    unpack_or<HAS_B>(b_words[item], 0.f, b);
+                    if constexpr (HAS_B) unpack(b_words[item], b);
+                    else set_all(b, 0.f);
                     float w[VEC];
-                    unpack_or<HAS_W>(w_words[item], 1.f, w);
+                    if constexpr (HAS_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float x[VEC];
                     unpack(x_words[item], x);
                     float y_out[VEC];

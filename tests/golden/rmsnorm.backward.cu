@@ -6,11 +6,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   SPARE: bytes between the operands of a pipeline
@@ -26,7 +26,7 @@
 //   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
-        const index_t row = live ? first + team : rows - 1;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
         const float rstd = next_rstd;
         look_ahead();
 
@@ -195,13 +195,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY)
                         dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
@@ -214,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     }
                 }
             }
-            Team<Sum>::reduce(exchange, half, sum_w_dy_x);
+            Team<Sum>::reduce(exchange, side, sum_w_dy_x);
         }
         const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
@@ -236,10 +238,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if constexpr (RELOAD && HAS_DY)
                     Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
-                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                else set_all(dy, 0.f);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                 if constexpr (RELOAD)
@@ -319,11 +323,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -337,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
@@ -359,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1, 4> exchange;
-    int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
+    int given = 0, side = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     constexpr bool live = true;
@@ -449,13 +453,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY)
                         dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
@@ -481,7 +487,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             Vector<x_t, VEC> x_words[ITEMS];
 
             float sum_w_dy_x;
-            Team<Sum>::take(exchange, half, sum_w_dy_x);
+            Team<Sum>::take(exchange, side, sum_w_dy_x);
             const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
@@ -496,10 +502,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
+                    else set_all(dy, 0.f);
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
@@ -567,11 +575,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   SPARE: bytes between the operands of a pipeline
@@ -583,7 +591,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
@@ -605,7 +613,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     // EVEN: the slices of warps have one length
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
     using WordAligned = WordAlignedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
@@ -680,7 +688,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     int stage = 0;
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
-        const index_t row = live ? first + team : rows - 1;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
         const float rstd = next_rstd;
         look_ahead();
         async_wait<STAGES - 1>();
@@ -695,10 +703,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
-                        misalignment_bits), 0.f, dy);
+                    if constexpr (HAS_DY)
+                        unpack(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
+                            misalignment_bits), dy);
+                    else set_all(dy, 0.f);
                     float x[VEC];
                     unpack(x_pipeline_t::template cut<PARTS>(x_pipeline, stage, item, lane,
                         misalignment_bits), x);
@@ -711,7 +722,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             }
         };
         if constexpr (WANT_DX) by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
-        if constexpr (WANT_DX) Team<Sum>::reduce(exchange, half, sum_w_dy_x);
+        if constexpr (WANT_DX) Team<Sum>::reduce(exchange, side, sum_w_dy_x);
         const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
@@ -729,9 +740,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                unpack_or<HAS_DY>(dy_pipeline_t::read(dy_pipeline, stage, item, lane), 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_pipeline_t::read(dy_pipeline, stage, item, lane), dy);
+                else set_all(dy, 0.f);
                 float w[VEC];
-                unpack_or<READ_W>(w_word_aligned[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_word_aligned[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 unpack(x_pipeline_t::read(x_pipeline, stage, item, lane), x);
                 float dx_out[VEC];
@@ -794,9 +807,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   VEC: elements of a vector
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   BACKWARDS: whether the last rows or tiles come first
 //   STAGED: whether later passes read a copy in shared memory
@@ -807,7 +820,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 //   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
 //   WANT_DX, WANT_DW: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_DX;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
@@ -828,7 +841,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     const int lane = threadIdx.x;
     const index_t block = block_number<BACKWARDS>();
     unsigned char* const dy_pipeline = smem;
@@ -850,7 +863,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     w_words = load_vector<VEC>(w_ptr + column);
                 }
                 float w[VEC];
-                unpack_or<READ_W>(w_words, 1.f, w);
+                if constexpr (READ_W) unpack(w_words, w);
+                else set_all(w, 1.f);
                 Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
@@ -859,7 +873,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     }
                 }
                 float dy[VEC];
-                unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                if constexpr (HAS_DY) unpack(dy_words, dy);
+                else set_all(dy, 0.f);
                 Vector<x_t, VEC> x_words;
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) {
@@ -872,7 +887,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     sum_w_dy_x += w[i] * dy[i] * x[i];
                 }
             }
-            Team<Sum>::reduce(exchange, half, sum_w_dy_x);
+            Team<Sum>::reduce(exchange, side, sum_w_dy_x);
         }
         const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
 
@@ -892,13 +907,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 }
             }
             float dy[VEC];
-            unpack_or<HAS_DY>(dy_words, 0.f, dy);
+            if constexpr (HAS_DY) unpack(dy_words, dy);
+            else set_all(dy, 0.f);
             Vector<w_t, VEC> w_words;
             if constexpr (READ_W) {
                 w_words = load_vector<VEC>(w_ptr + column);
             }
             float w[VEC];
-            unpack_or<READ_W>(w_words, 1.f, w);
+            if constexpr (READ_W) unpack(w_words, w);
+            else set_all(w, 1.f);
             Vector<x_t, VEC> x_words;
             if constexpr (STAGED && (WANT_DX)) {
                 x_words = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
@@ -930,7 +947,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 
 // A launch sets:
 //   THREADS: threads of a block
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   TILE: columns of a tile of the kernel that combines partials
 //   SHARES: warps that share such a tile
 //   ACCUMULATE: whether gradients of parameters are added to what is there
@@ -939,7 +956,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 //   WANT_DW: whether the call wants this result
 //   dw_t: type of this operand's elements
 
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
 // Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the

@@ -6,11 +6,11 @@
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
@@ -22,7 +22,7 @@
 //   HAS_W: whether the call has this operand
 //   WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -39,14 +39,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     float eps,
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
-    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    const bool live = TEAMS == 1 || candidate < rows;
+    [[maybe_unused]] index_t row = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || row < rows;
     // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
     // may be overwriting, and store nothing
-    const index_t row = live ? candidate : rows - 1;
+    if (!live) row = rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     static_assert(UNTAGGED == 0 || !BACKWARDS, "earlier blocks have earlier rows");
@@ -74,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
     Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
     if (hints.last) {  // what earlier blocks read may leave the cache again
-        const index_t row = candidate - index_t(UNTAGGED) * TEAMS;
-        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
+        const index_t earlier = row - index_t(UNTAGGED) * TEAMS;
+        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(earlier, x_stride_rest), lane);
     }
     join_exchange<TEAM, THREADS>();
 
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             }
         }
     }
-    Team<Sum>::reduce(exchange, half, sum_x2);
+    Team<Sum>::reduce(exchange, side, sum_x2);
     const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
     const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
@@ -121,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float w[VEC];
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
@@ -158,11 +159,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -176,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   HAS_W: whether the call has this operand
 //   WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -195,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -263,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
-        const index_t row = live ? first + team : rows - 1;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
 
         if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
@@ -297,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 }
             }
         }
-        Team<Sum>::reduce(exchange, half, sum_x2);
+        Team<Sum>::reduce(exchange, side, sum_x2);
         const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
         const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
@@ -312,7 +313,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (Layout::has(item, lane, column)) {
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                unpack_or<READ_W>(w_words[item], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[item], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                 if constexpr (RELOAD)
@@ -361,11 +363,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   TEAMS: thread groups of a block
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   BACKWARDS: whether the last rows or tiles come first
 //   LATE: whether what rows share is loaded after what they do not
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -375,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   HAS_W: whether the call has this operand
 //   WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -394,7 +396,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     index_t rows) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, false>;
     using Rows = RowTile<TEAM, THREADS, TEAMS, LENGTH>;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -404,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     // thread groups beyond the last row read its scalars, but none of its elements, and what they leave in
     // shared memory is not copied
     const bool live = first + team < rows;
-    const index_t row = live ? first + team : rows - 1;
+    [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
     x_t* const x_row_tile = Rows::at<x_t>(smem, 0);
     y_t* const y_row_tile = Rows::at<y_t>(smem, 0);
     programmatic_wait<PROGRAMMATIC>();
@@ -452,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             }
         }
     }
-    Team<Sum>::reduce(exchange, half, sum_x2);
+    Team<Sum>::reduce(exchange, side, sum_x2);
     const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
     const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
@@ -463,7 +465,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         if (Layout::has(item, lane, column)) {
             float w[VEC];
             if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            unpack_or<READ_W>(w_words[item], 1.f, w);
+            if constexpr (READ_W) unpack(w_words[item], w);
+            else set_all(w, 1.f);
             float x[VEC];
             keep_packed(x_words[item]);
             unpack(x_words[item], x);
@@ -497,11 +500,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   MEMBERS: blocks that share a row or a segment
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
@@ -512,12 +515,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 //   HAS_W: whether the call has this operand
 //   WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
-// memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
+// memory; the grid covers all rows at once. A block has more than one side only where others, which it would
 // wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_cooperative(
     const x_t* x_ptr,
@@ -537,7 +540,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
     CooperativeRow<MEMBERS, THREADS, 1> exchange(scratch, words, published, row, home);
-    int half = 0;
+    int side = 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
@@ -586,7 +589,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 }
             }
         }
-        exchange.reduce<Sum>(half, sum_x2);
+        exchange.reduce<Sum>(side, sum_x2);
         const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
         const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
         if (exchange.away) continue;
@@ -618,7 +621,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float w[VEC];
-                        unpack_or<READ_W>(w_words[item], 1.f, w);
+                        if constexpr (READ_W) unpack(w_words[item], w);
+                        else set_all(w, 1.f);
                         float x[VEC];
                         if (item >= HELD) {
                             x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
@@ -660,10 +664,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
 //   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   VEC: elements of a vector
-//   ITEMS: vectors, or elements along a column, of a thread
-//   LENGTH: elements of a row, or along a column
+//   ITEMS: vectors of a thread
+//   LENGTH: elements of a row
 //   STAGES: stages of a multistage pipeline
 //   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
 //   REALIGNED: whether rows begin anywhere in a word of memory
@@ -677,7 +681,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 //   HAS_W: whether the call has this operand
 //   WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -697,7 +701,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1, 4> exchange;
-    int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
+    int given = 0, side = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     constexpr bool live = true;
@@ -785,7 +789,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             Vector<x_t, VEC> x_words[ITEMS];
 
             float sum_x2;
-            Team<Sum>::take(exchange, half, sum_x2);
+            Team<Sum>::take(exchange, side, sum_x2);
             const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
             const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
             fill();  // into the stage of the row before: all warps have read it before they contributed
@@ -797,7 +801,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
@@ -842,9 +847,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   VEC: elements of a vector
-//   LENGTH: elements of a row, or along a column
+//   LENGTH: elements of a row
 //   BACKWARDS: whether the last rows or tiles come first
 //   STAGED: whether later passes read a copy in shared memory
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -854,7 +859,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   HAS_W: whether the call has this operand
 //   WANT_RSTD, WANT_Y: whether the call wants this result
 
-constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -873,7 +878,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
-    int half = 0;
+    int side = 0;
     const int lane = threadIdx.x;
     const index_t block = block_number<BACKWARDS>();
     unsigned char* const x_pipeline = smem;
@@ -898,7 +903,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 sum_x2 += square(x[i]);
             }
         }
-        Team<Sum>::reduce(exchange, half, sum_x2);
+        Team<Sum>::reduce(exchange, side, sum_x2);
         const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
         const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
@@ -927,7 +932,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 const int item = first + k, column = (item * TEAM + lane) * VEC;
                 if (column >= LENGTH) continue;
                 float w[VEC];
-                unpack_or<READ_W>(w_words[k], 1.f, w);
+                if constexpr (READ_W) unpack(w_words[k], w);
+                else set_all(w, 1.f);
                 float x[VEC];
                 unpack(x_words[k], x);
                 float y_out[VEC];

@@ -88,7 +88,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
 #pragma unroll
         for (int part = 0; part < VEC; part += PART) {
             float w[PART];
-            unpack_or<HAS_W>(part_of<PART>(w_words, part), 1.f, w);
+            if constexpr (HAS_W) unpack(part_of<PART>(w_words, part), w);
+            else set_all(w, 1.f);
 #pragma unroll
             for (int line = 0; line < PATCH; ++line) {
                 const float rstd = rstd_lines[line];
@@ -136,8 +137,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             const int down = item % (ROWS / RUN) * RUN, across = item / (ROWS / RUN);
             const index_t row = first_row + down, column = first_column + across;
             if (row < rows && column < columns) {
-                const index_t at_E = column % size_E;
-                const index_t at_G = column / size_E;
+                [[maybe_unused]] const index_t at_E = column % size_E;
+                [[maybe_unused]] const index_t at_G = column / size_E;
                 store_vector(qt_ptr + (at_G * qt_stride_G + at_E * qt_stride_E + row),
                     qt_tile_t::read<RUN>(qt_tile, down, across));
             }

@@ -5,7 +5,7 @@
 // A launch sets:
 //   THREADS: threads of a block
 //   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAM: threads of a thread group
 //   VEC: elements of a vector
 //   GHOSTS: threads that only load what windows reach
 //   DRIFT: places by which a window leads
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     const bool own = complete && seat >= GHOSTS && seat < TEAM - GHOSTS && lane < lanes;
     // the lanes of a warp exchange values to the end: those without results walk along an image too
     const index_t image = last_inside(team / strips / ranges, images);
-    const index_t at_B = image;
+    [[maybe_unused]] const index_t at_B = image;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
     const float neg_beta = -beta;
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     extern __shared__ __align__(128) unsigned char smem[];
     const index_t block = index_t(blockIdx.x);
     const index_t image = block / strips / ranges;
-    const index_t at_B = image;
+    [[maybe_unused]] const index_t at_B = image;
     const int begin = int(block % strips) * THREADS;  // the block's first pixel
     const int count = PLANE - begin < THREADS ? PLANE - begin : THREADS;
     // threads beyond the plane walk along with its last pixel: others wait for them
@@ -304,9 +304,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
     index_t elements) {
     const index_t element = (index_t(blockIdx.x) * THREADS + threadIdx.x) * VEC;
     if (element >= elements) return;
-    const index_t at_rest = element % size_rest;
-    const index_t at_C = element / size_rest % size_C;
-    const index_t at_B = element / size_rest / size_C;
+    [[maybe_unused]] const index_t at_rest = element % size_rest;
+    [[maybe_unused]] const index_t at_C = element / size_rest % size_C;
+    [[maybe_unused]] const index_t at_B = element / size_rest / size_C;
     programmatic_wait<PROGRAMMATIC>();
     const float neg_beta = -beta;
 

@@ -6,6 +6,7 @@ import pytest
 
 from normgen.page.expression import Scope
 from normgen.page.fold import fold_body
+from normgen.page.page import without_decided
 from normgen.page.preprocess import preprocess
 from normgen.page.program import Program
 from normgen.page.tokens import Group, nest, templates_of, text_of, tokenise
@@ -147,6 +148,52 @@ struct Row { static void fill() {} static bool has(int i) { return true; } };
     assert reached(before, kernel).count("fill()") == 1
     hidden = "void kernel(Has has) { if (has(1)) f(); if (Row::has(1)) g(); }"
     assert "if (has(1)) f();" in reached(before, hidden)
+
+
+def test_a_function_that_returns_a_short_expression_is_that_expression() -> None:
+    before = """
+template <bool LAST, class Index> Index block() { return Index(LAST ? most - 1 - number : number); }
+template <int N> int lane() { return thread % N; }
+"""
+    left = reached(
+        before, "void kernel() { int a = lane<4>(); f(a, 2 * lane<4>(), 2 * block<false, int>()); }"
+    )
+    assert "int a = thread % 4;" in left and "int(number) * 2" in left and "block" not in left
+    assert "2 * lane<4>()" in left  # it would need brackets, and have another type perhaps
+
+
+def test_a_local_is_unread_though_others_have_its_name() -> None:
+    before = "struct Row { static int column(int i) { return 2 * i; } };\n"
+    one = "{ const int column = Row::column(i); f(i); }"
+    other = "{ const int column = Row::column(i); f(column); }"
+    left = reached(before, f"void kernel(int i) {{ {one} {other} }}")
+    assert left.count("const int column") == 1
+
+
+def flagless(before: str, kernel: str) -> str:
+    """What is left of declarations for a kernel, without flags."""
+    texts = [tokenise(before), tokenise(kernel)]
+    templates = set().union(*map(templates_of, texts))
+    program = without_decided(Program(nest(texts[0], templates), [nest(texts[1], templates)]))
+    left = program.folded()
+    nodes = [*program.before, *program.units[0]]
+    return " ".join("".join(text_of(left[node].items) for node in nodes if node in left).split())
+
+
+def test_flags_with_one_value_go() -> None:
+    before = """
+// N values.
+// WIDE: one more.
+template <int N, bool WIDE = false> struct Vector { float x[WIDE ? N + 1 : N]; };
+template <bool FAST, class T, int N, bool WIDE> void load(Vector<N, WIDE>& v, T* t) { t->read(v.x, FAST); }
+"""
+    kernel = "void kernel(T* t) { Vector<4> v; load<true>(v, t); }"
+    left = flagless(before, kernel)
+    assert "template <int N> struct Vector { float x[N]; };" in left and "WIDE" not in left
+    assert "template <class T, int N> void load(Vector<N>& v, T* t) { t->read(v.x, true); }" in left
+    assert left.endswith("void kernel(T* t) { Vector<4> v; load(v, t); }")
+    both = flagless(before, kernel.replace("load<true>", "Vector<4, true> w; f(w); load<true>"))
+    assert "Vector<4, true> w" in both and "struct Vector { float x[WIDE ? N + 1 : N]; }" in both
 
 
 def test_an_object_that_is_made_by_a_constructor_stays() -> None:

@@ -23,8 +23,7 @@ from normgen.devices.compile_failure import compile_failure
 from normgen.errors import CompileError, ToolchainMissing
 from normgen.package.device_functions import inlined
 
-# A text declares what some of its specialisations have no use for (warning 177).
-OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", "-diag-suppress=177")
+OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets")
 
 _USUAL_HOME = Path("/usr/local/cuda")
 # What nvcc says of the machine and not of the text, and what to do.

@@ -20,7 +20,6 @@ from normgen.errors import CompileError, ToolchainMissing
 # the device where it is used there. Lambdas cannot be marked as such, so that here every function is one.
 OPTIONS: tuple[str, ...] = (
     "-std=c++17",
-    "-diag-suppress=177",
     "-default-device",
     "-DINFINITY=__builtin_bit_cast(float,0x7f800000)",
 )

@@ -4,11 +4,6 @@
 
 // ---- Accumulators over rows ---------------------------------------------------------------------
 
-template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = value;
-}
-
 // Partial moments: `count` values of mean pivot + residual, and the sum of their squares about that
 // mean. The pivot is always finite.
 struct PartMoments {
@@ -77,7 +72,7 @@ __device__ __forceinline__ PartMoments merged(const PartMoments& one, const Part
 // fourfold, the pivot moves to the mean so far. An error made about a poor pivot is then at most
 // four times what the true squares gain, so neither an unlucky first value nor a mean that is large
 // beside the deviation costs accuracy.
-constexpr unsigned int PIVOT_HOLDS = 4;
+[[maybe_unused]] constexpr unsigned int PIVOT_HOLDS = 4;
 
 struct ShiftedSums {
     float pivot = 0.f;

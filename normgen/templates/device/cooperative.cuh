@@ -115,8 +115,8 @@ template <int MEMBERS, int THREADS, int VALUES> struct CooperativeRow {
 
     // Replaces each value by its reduction over the row.
     template <class... Op, class... Float>
-    __device__ __forceinline__ void reduce(int& half, Float&... value) {
-        Team<Op...>::reduce(scratch.block, half, value...);
+    __device__ __forceinline__ void reduce(int& side, Float&... value) {
+        Team<Op...>::reduce(scratch.block, side, value...);
         if (threadIdx.x < 32) {
             leave(value...);
             const int missing = look();
@@ -237,7 +237,7 @@ __device__ __forceinline__ PartMoments merge_rounds(float total, Part part, Coun
 // Moments of a row that is split over blocks.
 template <class Layout, int TURN, int MEMBERS, int THREADS, int VALUES, class Visit>
 __device__ __forceinline__ Moments team_moments(
-    CooperativeRow<MEMBERS, THREADS, VALUES>& cooperative, int& half, Visit each) {
+    CooperativeRow<MEMBERS, THREADS, VALUES>& cooperative, int& side, Visit each) {
     using Rows = CooperativeRow<MEMBERS, THREADS, VALUES>;
     constexpr int WARPS = THREADS / 32, SLICE = Layout::SLICE * Layout::VECTOR;
     const auto elements_of = [](int member) {
@@ -247,8 +247,8 @@ __device__ __forceinline__ Moments team_moments(
         return warp < WARPS ? Layout::elements_of_warp(cooperative.slice * WARPS + warp) : 0;
     };
     const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
-    hand_in(cooperative.scratch.block, half, own.pivot, own.residual, own.squares);
-    const auto* of_warps = hand_out(cooperative.scratch.block, half);
+    hand_in(cooperative.scratch.block, side, own.pivot, own.residual, own.squares);
+    const auto* of_warps = hand_out(cooperative.scratch.block, side);
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x;
         const auto of_warp = [&](int, int which) { return of_warps[lane < WARPS ? lane : 0][which]; };

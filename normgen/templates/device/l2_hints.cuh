@@ -14,10 +14,10 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
     bool tags, last;
 
     __device__ __forceinline__ L2Hints()
-        : tags(units_together<TEAM, THREADS, unsigned int>() > TAGGED_ABOVE),
+        : tags(units_together<TEAM, THREADS, unsigned>() > TAGGED_ABOVE),
           last(
-              tags && unit_of_block<TEAM, THREADS, unsigned int>()
-                  >= units_together<TEAM, THREADS, unsigned int>() - UNTAGGED) {
+              tags && unit_of_block<TEAM, THREADS, unsigned>()
+                  >= units_together<TEAM, THREADS, unsigned>() - UNTAGGED) {
 #if !defined(NORMGEN_HOST)
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));

@@ -13,9 +13,8 @@ __device__ __forceinline__ constexpr int vectors_together(int held, int late) {
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
-// a cluster each block has a contiguous slice of the row. REALIGNED: each warp has a slice, so that
-// neighbours in the row are neighbours in the warp.
-//
+// a cluster each block has a contiguous slice of the row.
+// REALIGNED: each warp has a slice, so that neighbours in the row are neighbours in the warp.
 // EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
 // is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
 // This takes fewer predicates, but not always less time: a schedule chooses it.

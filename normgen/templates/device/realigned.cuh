@@ -117,7 +117,8 @@ __device__ __forceinline__ void store_elements(
     }
 }
 
-// The layout of a row over a thread group, with its loads and stores.
+// ---- Rows in memory: the loads and stores of a layout -------------------------------------------
+
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
 struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;

@@ -14,11 +14,11 @@ struct RunningMoments {
     template <int N> __device__ __forceinline__ void add(const float (&values)[N]) { own.add(values); }
 
     template <int TEAM, int VEC, int LENGTH, int THREADS, int VALUES>
-    __device__ __forceinline__ Moments over_team(Exchange<TEAM, THREADS, VALUES>& exchange, int& half) const {
+    __device__ __forceinline__ Moments over_team(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) const {
         static_assert(TEAM > 32, "a row that streams has a block of its own");
         const PartMoments warp = of_lane(merge_lanes(own.settled()), 0);
-        hand_in(exchange, half, warp.pivot, warp.residual, warp.squares);
-        return merge_warps<RowPlaces<TEAM, THREADS, VEC, 1, LENGTH, false>>(exchange, half);
+        hand_in(exchange, side, warp.pivot, warp.residual, warp.squares);
+        return merge_warps<RowPlaces<TEAM, THREADS, VEC, 1, LENGTH, false>>(exchange, side);
     }
 };
 
@@ -39,11 +39,11 @@ struct RunningExponentials {
     }
 
     template <int TEAM, int THREADS, int VALUES>
-    __device__ __forceinline__ void over_team(Exchange<TEAM, THREADS, VALUES>& exchange, int& half) {
+    __device__ __forceinline__ void over_team(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
         const float own = top;
-        Team<Max>::reduce(exchange, half, top);
+        Team<Max>::reduce(exchange, side, top);
         if (own != top) total *= expf(own - top);
-        Team<Sum>::reduce(exchange, half, total);
+        Team<Sum>::reduce(exchange, side, total);
         total += top - top;  // NaN where all values are -inf, or one is inf
     }
 };

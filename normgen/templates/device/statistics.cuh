@@ -17,12 +17,12 @@ struct Moments {
 // that a row of mean 1e6 and deviation 1 is as accurate as any. The first is finite: an infinity is
 // in the second, and stays in all sums.
 template <class Layout, int TEAM, int THREADS, int VALUES, int PARTS>
-__device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
+__device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side) {
     constexpr int WARPS = TEAM / 32;
     constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
     constexpr int ROUNDS = (WARPS + TAKEN - 1) / TAKEN;
     constexpr float LENGTH = float(Layout::ELEMENTS), INVERSE_LENGTH = 1.f / LENGTH;
-    const auto* slot = hand_out(exchange, half);
+    const auto* slot = hand_out(exchange, side);
     const int taken = threadIdx.x % TAKEN;
     const auto place = [&](int k) -> const auto& {
         const int warp = k * TAKEN + taken;
@@ -98,27 +98,27 @@ __device__ __forceinline__ PartMoments warp_moments_in_one(Visit each) {
 // `team_moments` merges them in one exchange, whose two steps are `give_moments` and `merge_warps`.
 template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
 __device__ __forceinline__ void give_moments(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Visit each) {
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Visit each) {
     if constexpr (TURN > 0) {
         const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
-        hand_in(exchange, half, own.pivot, own.residual, own.squares);
+        hand_in(exchange, side, own.pivot, own.residual, own.squares);
     } else {
         float inverse;
         const Moments own = warp_moments<Layout, TEAM, THREADS>(each, inverse);
         const float residual = own.centred * inverse;
         const PartMoments part = part_about(own.mean, residual, own.squares - own.centred * residual, 0.f);
-        hand_in(exchange, half, part.pivot, part.residual, part.squares);
+        hand_in(exchange, side, part.pivot, part.residual, part.squares);
     }
 }
 template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
 __device__ __forceinline__ Moments team_moments(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Visit each) {
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Visit each) {
     if constexpr (TEAM <= 32) {
         float inverse;
         return warp_moments<Layout, TEAM, THREADS>(each, inverse);
     } else {
-        give_moments<Layout, TURN>(exchange, half, each);
-        return merge_warps<Layout>(exchange, half);
+        give_moments<Layout, TURN>(exchange, side, each);
+        return merge_warps<Layout>(exchange, side);
     }
 }
 
@@ -135,7 +135,7 @@ struct Exponentials {
 // numbers; `keep(k, e)` may keep an exponential. NARROW: elements have 2 bytes.
 template <bool NARROW, int TEAM, int THREADS, int VALUES, int PARTS, class Visit, class Keep>
 __device__ __forceinline__ Exponentials team_exponentials(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Visit each, Keep keep) {
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Visit each, Keep keep) {
     float own = -INFINITY;
     each([&](float x, int) { own = maximum(own, x); });
     own = lanes_reduce<(TEAM < 32 ? TEAM : 32), Max>(own);
@@ -153,8 +153,8 @@ __device__ __forceinline__ Exponentials team_exponentials(
     } else {
         constexpr int WARPS = TEAM / 32;
         constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
-        hand_in(exchange, half, own, total);
-        const auto* slot = hand_out(exchange, half);
+        hand_in(exchange, side, own, total);
+        const auto* slot = hand_out(exchange, side);
         const int taken = threadIdx.x % TAKEN;
         float top = slot[0][0];
 #pragma unroll

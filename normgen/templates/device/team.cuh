@@ -82,11 +82,14 @@ template <int TEAMS, class Index> struct Walk {
     }
 };
 
-// What a warp contributes to an exchange; in a cluster padded to one message, or to several whole
-// ones.
-template <int VALUES, bool CLUSTER>
-struct alignas((!CLUSTER || VALUES == 1) ? 4 : VALUES == 2 ? 8 : 16) Given {
-    static constexpr int PLACES = CLUSTER && VALUES > 2 ? (VALUES + 3) / 4 * 4 : VALUES;
+// What a warp contributes to an exchange.
+template <int VALUES, bool CLUSTER> struct Given {
+    float value[VALUES];
+    __device__ __forceinline__ float operator[](int which) const { return value[which]; }
+};
+// In a cluster it is padded to one message, or to several whole ones.
+template <int VALUES> struct alignas(VALUES == 1 ? 4 : VALUES == 2 ? 8 : 16) Given<VALUES, true> {
+    static constexpr int PLACES = VALUES > 2 ? (VALUES + 3) / 4 * 4 : VALUES;
     float value[PLACES];
     __device__ __forceinline__ float operator[](int which) const { return value[which]; }
 };
@@ -128,15 +131,15 @@ template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange()
     if constexpr (TEAM > THREADS) cluster_wait();
 }
 
-// Contributes the values of each warp to an exchange. In a cluster `half` counts modulo twice the
-// PARTS: the part, and the parity of its mbarrier.
+// Contributes the values of each warp to an exchange: to one side of the scratch.
 template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
 __device__ __forceinline__ void hand_in(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
     const int lane = threadIdx.x % 32;
     if constexpr (TEAM > THREADS) {
-        auto& place = exchange.slot[half % PARTS][lane_of_team<TEAM, THREADS>() / 32];
-        arrival_t* const arrival = &exchange.arrival[half % PARTS];
+        // `side` counts modulo twice the PARTS: the part, and the parity of its mbarrier
+        auto& place = exchange.slot[side % PARTS][lane_of_team<TEAM, THREADS>() / 32];
+        arrival_t* const arrival = &exchange.arrival[side % PARTS];
         __syncwarp();  // what other lanes did before comes before what a receiver does after
         if (lane < TEAM / THREADS) {
             const Given<VALUES, true> given{value...};  // as many every time
@@ -144,28 +147,28 @@ __device__ __forceinline__ void hand_in(
             end_message();
         }
     } else {
-        if (lane == 0) exchange.slot[half][threadIdx.x / 32] = Given<VALUES, false>{value...};
+        if (lane == 0) exchange.slot[side][threadIdx.x / 32] = Given<VALUES, false>{value...};
     }
 }
 
 // Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side) {
     if constexpr (TEAM > THREADS) {
-        const int part = half % PARTS;
+        const int part = side % PARTS;
         arrival_t* const arrival = &exchange.arrival[part];
-        await_sent(arrival, half / PARTS);
+        await_sent(arrival, side / PARTS);
         // Re-arms the mbarrier of this part. (Bytes that are sent before they are expected are
         // counted, but wake waiting threads in vain.)
         if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
-        half = (half + 1) % (2 * PARTS);
+        side = (side + 1) % (2 * PARTS);
         return exchange.slot[part];
     } else {
         constexpr int WARPS = TEAM / 32;
-        const auto* slot = exchange.slot[half];
+        const auto* slot = exchange.slot[side];
         __syncthreads();
-        half ^= 1;
+        side ^= 1;
         return slot + threadIdx.x / 32 / WARPS * WARPS;
     }
 }
@@ -201,28 +204,28 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
     }
 }
 
-// reduce(exchange, half, a, b, ...): replaces every value by its reduction over the thread group,
+// reduce(exchange, side, a, b, ...): replaces every value by its reduction over the thread group,
 // one operation each, in one exchange.
 template <class... Op> struct Team {
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void reduce(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
         if constexpr (TEAM <= 32) {
             ((value = lanes_reduce<TEAM, Op>(value)), ...);
         } else {
-            give(exchange, half, value...);
-            take(exchange, half, value...);
+            give(exchange, side, value...);
+            take(exchange, side, value...);
         }
     }
     // The same in two steps, between which a thread may do other work.
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void give(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
-        hand_in(exchange, half, lanes_reduce<32, Op>(value)...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
+        hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
     }
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void take(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
-        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, half), value...);
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
+        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
     }
 };

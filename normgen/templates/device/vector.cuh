@@ -17,7 +17,7 @@ template <class T, int N, bool REALIGNED = false> struct Vector {
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
     static constexpr int WORDS = BYTES / WORD_BYTES;
     using word_t = typename Word<WORD_BYTES>::type;
-    word_t word[WORDS + int(REALIGNED)];
+    word_t word[REALIGNED ? WORDS + 1 : WORDS];
 };
 
 __device__ __forceinline__ float to_float(float value) { return value; }
@@ -52,28 +52,34 @@ template <> __device__ __forceinline__ float round_to<__half>(float value) {
 }
 #endif
 
-// Four fp8 values, converted together in half the instructions.
-template <class T> struct Four;
-template <> struct Four<__nv_fp8_e4m3> { using type = __nv_fp8x4_e4m3; };
-template <> struct Four<__nv_fp8_e5m2> { using type = __nv_fp8x4_e5m2; };
-
-// Two 16-bit values likewise.
-template <class T> struct Two;
-template <> struct Two<__half> {
+// EACH elements, converted together in half the instructions.
+template <class T> struct Packed { static constexpr int EACH = 1; };
+template <> struct Packed<__half> {
+    static constexpr int EACH = 2;
     using type = __half2;
-    static __device__ __forceinline__ type of(float first, float second) {
-        return __floats2half2_rn(first, second);
+    static __device__ __forceinline__ type of(const float* values) {
+        return __floats2half2_rn(values[0], values[1]);
     }
 };
-template <> struct Two<__nv_bfloat16> {
+template <> struct Packed<__nv_bfloat16> {
+    static constexpr int EACH = 2;
     using type = __nv_bfloat162;
-    static __device__ __forceinline__ type of(float first, float second) {
-        return __floats2bfloat162_rn(first, second);
+    static __device__ __forceinline__ type of(const float* values) {
+        return __floats2bfloat162_rn(values[0], values[1]);
     }
 };
+template <class Fours> struct PackedFours {
+    static constexpr int EACH = 4;
+    using type = Fours;
+    static __device__ __forceinline__ type of(const float* values) {
+        return type(make_float4(values[0], values[1], values[2], values[3]));
+    }
+};
+template <> struct Packed<__nv_fp8_e4m3> : PackedFours<__nv_fp8x4_e4m3> {};
+template <> struct Packed<__nv_fp8_e5m2> : PackedFours<__nv_fp8x4_e5m2> {};
 
 // The elements of a word of four bytes, where a packed conversion is faster.
-template <class T> struct InWords { static constexpr int EACH = 0; };
+template <class T> struct InWords { static constexpr int EACH = 1; };
 template <> struct InWords<__nv_bfloat16> {
     static constexpr int EACH = 2;
     // One instruction each: a bfloat16 is the upper half of a float. (The second is opaque to the
@@ -91,7 +97,7 @@ template <> struct InWords<__nv_bfloat16> {
 template <class T> struct FourInWord {
     static constexpr int EACH = 4;
     static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
-        typename Four<T>::type fours;
+        typename Packed<T>::type fours;
         memcpy(&fours, &word, sizeof(fours));
         const float4 four = static_cast<float4>(fours);
         values[0] = four.x;
@@ -124,7 +130,7 @@ template <> struct InWords<__nv_fp8_e4m3> {
 template <class T, int N, bool REALIGNED>
 __device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, float (&values)[N]) {
     constexpr int EACH = InWords<T>::EACH;
-    if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
+    if constexpr (EACH > 1 && N % EACH == 0) {
         unsigned int words[N / EACH];
         memcpy(words, vector.word, sizeof(words));
 #pragma unroll
@@ -137,16 +143,17 @@ __device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, fl
     }
 }
 
+template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = value;
+}
+
 // The values of an operand that may be absent: `missing` then stands for every element.
 template <bool PRESENT, class T, int N, bool REALIGNED>
 __device__ __forceinline__ void unpack_or(
     const Vector<T, N, REALIGNED>& vector, float missing, float (&values)[N]) {
-    if constexpr (PRESENT) {
-        unpack(vector, values);
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[i] = missing;
-    }
+    if constexpr (PRESENT) unpack(vector, values);
+    else set_all(values, missing);
 }
 
 // Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
@@ -164,19 +171,12 @@ __device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
 
 template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const float (&values)[N]) {
     Vector<T, N> vector;
-    if constexpr (sizeof(T) == 1 && N % 4 == 0) {
-        using F = typename Four<T>::type;
-        F fours[N / 4];
+    constexpr int EACH = Packed<T>::EACH;
+    if constexpr (EACH > 1 && N % EACH == 0) {
+        typename Packed<T>::type packed[N / EACH];
 #pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
-        }
-        memcpy(vector.word, fours, sizeof(fours));
-    } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-        typename Two<T>::type twos[N / 2];
-#pragma unroll
-        for (int i = 0; i < N; i += 2) twos[i / 2] = Two<T>::of(values[i], values[i + 1]);
-        memcpy(vector.word, twos, sizeof(twos));
+        for (int i = 0; i < N; i += EACH) packed[i / EACH] = Packed<T>::of(values + i);
+        memcpy(vector.word, packed, sizeof(packed));
     } else {
         T elements[N];
 #pragma unroll

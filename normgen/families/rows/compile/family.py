@@ -8,6 +8,7 @@ for a shape, its element types and a schedule.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -213,6 +214,7 @@ class RowsView:
             "streamed": streamed,
             "slice_bytes": slice_bytes,
             "tagged": [v for v in self.vectors.values() if v.tags],
+            "earlier": {v.value: _of_row("earlier", v.offset) for v in self.vectors.values() if v.tags},
             "shared": [v for v in self.vectors.values() if not v.walks],
             "row_scalars": self.scalars,
             "shared_scalars": [a for a in self.scalars if not a.walks],
@@ -295,3 +297,8 @@ class RowsView:
             if guards:
                 out[value] = "true" if "" in guards else " || ".join(guards)
         return out
+
+
+def _of_row(number: str, offset: str) -> str:
+    """The offset of a row with another number."""
+    return re.sub(r"\brow\b", number, offset)

@@ -10,15 +10,15 @@ template <int RUN, int N> __device__ __forceinline__ void add_runs(float (&value
 #pragma unroll
     for (int distance = RUN / 2; distance > 0; distance /= 2) {
         const bool upper = threadIdx.x & distance;
-        const int half = (count + 1) / 2;
+        const int kept = (count + 1) / 2;
 #pragma unroll
-        for (int i = 0; i < half; ++i) {
-            const float other = i + half < count ? values[i + half] : 0.f;
+        for (int i = 0; i < kept; ++i) {
+            const float other = i + kept < count ? values[i + kept] : 0.f;
             const float given = upper || count == 1 ? values[i] : other;
             values[i] = (upper && count > 1 ? other : values[i])
                 + __shfl_xor_sync(0xffffffffu, given, distance);
         }
-        count = half;
+        count = kept;
     }
 }
 
@@ -27,8 +27,8 @@ template <int RUN, int N> __device__ __forceinline__ int value_of_run(int i) {
     int number = i;
 #pragma unroll
     for (int lanes = RUN; lanes > 1; lanes /= 2) {  // the last step first
-        const int count = (N + lanes / 2 - 1) / (lanes / 2), half = (N + lanes - 1) / lanes;
-        if (threadIdx.x & (RUN / lanes)) number += half;
+        const int count = (N + lanes / 2 - 1) / (lanes / 2), kept = (N + lanes - 1) / lanes;
+        if (threadIdx.x & (RUN / lanes)) number += kept;
         if (number >= count) number = N;
     }
     return number;
