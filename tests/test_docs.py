@@ -281,7 +281,7 @@ PARTS: dict[str, tuple[Callable[[str], str], str]] = {
 def generated(text: str) -> str:
     """A document with its generated parts made anew."""
     for kind, (make, pattern) in PARTS.items():
-        comment = rf"(<!-- {kind}(?:: (.+?))? -->\n)\n?{pattern}"
+        comment = rf"(<!-- {kind}(?:: (.+?))? -->\n)\n?(?:{pattern})?"  # it may be there for the first time
         text = re.sub(comment, lambda found, make=make: f"{found[1]}\n{make(found[2] or '')}\n", text)
     return text
 
