@@ -188,7 +188,7 @@ def _launch(
         entry=text.entry,
         fields=tuple(_fields(text.format)),
         values=tuple(
-            (value(code, given), _harmless(each.meaning))
+            (value(code, given), _harmless(each.meaning) + _absent(code, given))
             for code, given, each in zip(text.format, step.values, text.parameters, strict=True)
         ),
         bytes=bytes_of_arguments(text),
@@ -197,6 +197,11 @@ def _launch(
         shared=text.shared,
         programmatic=text.programmatic,
     )
+
+
+def _absent(code: str, given: Formula | Slot) -> str:
+    """What is added to the meaning of an address that a call does not have."""
+    return ", which is not there" if code == "P" and isinstance(given, Formula) else ""
 
 
 def _fields(codes: str) -> Iterator[str]:

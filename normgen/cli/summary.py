@@ -65,7 +65,8 @@ def _direction(direction: Direction, program: Program, setting: Setting) -> Iter
 
     results = setting.results(direction)
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(results)}"
-    yield from (f"  {line}" for line in formulas(program))
+    for line in formulas(program):
+        yield f"  {line}" if setting.saves else f"  {line}".replace("  save ", "  let ", 1)
     binding = setting.binding(direction)
     chosen, notes = taken(direction, binding, setting.device)
     yield from (f"  {note}" for note in notes)

@@ -97,3 +97,20 @@ def test_bools_are_written_as_in_python_too() -> None:
     values = ("true", "True", "false", "False")
     texts = [run("explain", "batchnorm", "--emit", "ir", "--attr", f"training={v}").stdout for v in values]
     assert texts[0] == texts[1] != texts[2] == texts[3] != ""
+
+
+def test_an_architecture_and_a_direction_are_explained() -> None:
+    ampere = run("explain", "rmsnorm", "--arch", "sm_80", "--direction", "forward", "--no-save").stdout
+    assert "NVIDIA A100 (sm_80" in ampere and "backward" not in ampere
+    assert (
+        "save " not in ampere
+        and "let rstd" in ampere
+        and "rstd" not in ampere.partition(" -> ")[2].splitlines()[0]
+    )
+    plan = run("explain", "rmsnorm", "--emit", "plan", "--arch", "sm_100", "--direction", "backward").stdout
+    assert "on NVIDIA B200" in plan and "\nforward\n" not in plan.partition("schedules for")[2]
+    text = run("explain", "rmsnorm", "--emit", "cuda", "--arch", "sm_80", "--no-save").stdout
+    assert "nvcc -arch=sm_80" in text and "on NVIDIA A100" in text
+    old = run("explain", "rmsnorm", "--arch", "sm_75")
+    assert (old.exit_code, old.stderr.count("compute capability 8.0 or newer")) == (exits.USAGE, 1)
+    assert run("explain", "rmsnorm", "--emit", "cuda", "--direction", "both").exit_code == exits.USAGE

@@ -19,6 +19,7 @@ MOVED: Mapping[str, str] = {
     "docs/arrays.md": "guides/arrays.md",
     "docs/autograd.md": "guides/autograd.md",
     "docs/commands.md": "guides/commands.md",
+    "docs/binaries.md": "guides/binaries.md",
     "docs/language.md": "reference/language.md",
     "docs/specs.md": "reference/specs.md",
     "docs/glossary.md": "reference/glossary.md",
