@@ -44,7 +44,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "bundled": (),
     "dsl": ("ir",),
     "codegen": ("codegen.strategies", "codegen.module", "families.*.compile", *COMPILE),
-    "codegen.module": ("kernel", "package"),
+    "codegen.module": ("bundled", "kernel", "package"),
     "codegen.strategies": ("families.*.compile", *COMPILE),
     "measure": ("runtime", "devices.cuda", *CALLS),
     # Launches of calls to come, for programs without normgen.

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from normgen import bundled
 from normgen.codegen.module.literal import WIDTH, literal
 from normgen.codegen.module.text import module_text
 from normgen.package import plain as plain_data
@@ -281,3 +282,13 @@ def test_lines_of_long_literals_are_filled() -> None:
     assert ast.literal_eval(text.removeprefix("NAME = ")) == value
     assert lines[0] == "NAME = {" and lines[-1] == "}" and '  "dict": {"a": 1},' in lines
     assert max(map(len, lines)) <= WIDTH and len(lines) < 14
+
+
+def test_the_command_that_a_module_names_is_right() -> None:
+    """A bundled spec is called by its name; a file of one's own by the file, if its norm has that name."""
+    source = bundled.read("scalenorm")
+    assert source is not None
+    own = source.text.replace("norm scalenorm", "# mine\nnorm scalenorm")
+    bundled_text, own_text = (module_text(short(text), MATHEMATICS, "1") for text in (source.text, own))
+    assert "`normgen compile scalenorm`" in bundled_text or "normgen compile scalenorm\n" in bundled_text
+    assert "normgen compile scalenorm.norm" in own_text

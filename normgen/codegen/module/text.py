@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from normgen import bundled
 from normgen.codegen.module.literal import WIDTH, literal, quoted
 from normgen.codegen.module.wording import attr_text, docstring, escaped, prose, visible
 from normgen.kernel.templates import environment
@@ -37,12 +38,18 @@ class _Function:
     reads: str
 
 
+def _spec_of(package: Package) -> str:
+    """What the command line calls the spec: a bundled one by its name, another by the file of that name."""
+    known = bundled.read(package.name)
+    return package.name if known is not None and known.text == package.spec else f"{package.name}.norm"
+
+
 def module_text(package: Package, mathematics: Sequence[tuple[str, str]], version: str) -> str:
     """The module. `mathematics`: titled texts of the forward and the derived backward, shown as comments."""
     constants = list(_constants(package))
     names = {text: name for name, text in constants}
     functions = [_function(package, each) for each in directions(package) if each is not None]
-    command = f"normgen compile {package.name}.norm"
+    command = f"normgen compile {_spec_of(package)}"
     command += "".join(f" --attr {name}={attr_text(value)}" for name, value in package.folded)
     abstract = ["Iterable", "Mapping"] if package.backward is not None else ["Mapping"]
     exported = sorted(name for each in functions for name in (each.name, f"{each.name}_args"))

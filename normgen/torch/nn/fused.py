@@ -68,7 +68,7 @@ class AddRMSNorm(_Scaled):
 
 
 class GatedRMSNorm(_Scaled):
-    """RMSNorm with a SiLU gate in one kernel, as in Mamba-2 with `norm_before_gate=False` (arXiv:2405.21060).
+    """RMSNorm with a SiLU gate in one kernel; Mamba-2 (arXiv:2405.21060) takes `norm_before_gate=False`.
 
     Args: those of `torch.nn.RMSNorm`, and
 
