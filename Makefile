@@ -112,7 +112,7 @@ $(VENV)/.installed-test-docs: $(VENV)/.installed-dev
 test-docs: $(VENV)/.installed-test-docs ## build the site and read it in a browser (on Debian: apt-get install chromium)
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
-screenshots: docs $(VENV)/.installed-test-docs ## take the pictures of the site in docs/images/site anew
+screenshots: docs $(VENV)/.installed-test-docs ## take the pictures of the site in docs/images/screens anew
 	$(BIN)/python -m tools.docs.screenshots
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml

@@ -1,4 +1,4 @@
-"""Screenshots of the built site, into docs/images/site: `make screenshots`."""
+"""Screenshots of the built site, into docs/images/screens: `make screenshots`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tools.docs.browser import MISSING, find_browser, opened, served
 from tools.docs.pages import ROOT
 
-TARGET = ROOT / "docs" / "images" / "site"
+TARGET = ROOT / "docs" / "images" / "screens"
 
 
 @dataclass(frozen=True)
