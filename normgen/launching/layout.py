@@ -72,6 +72,13 @@ def shape_of(record: TensorRecord, lengths: Lengths) -> Shape:
     return tuple(shape)
 
 
+def dimension_of(record: TensorRecord, axis: str, count: int) -> int:
+    """The dimension at which an axis of its own begins in an array of `count` dimensions."""
+    group = record.dims.index((axis,))
+    after_rest = (REST,) in record.dims[:group]
+    return group + (count - len(record.dims) if after_rest else 0)
+
+
 def packed_strides(record: TensorRecord, lengths: Lengths) -> dict[str, int]:
     """Elements per step of each axis of a contiguous tensor."""
     strides: dict[str, int] = {}

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from normgen.launching.layout import REST
-from normgen.package.records import TensorRecord
+from normgen.launching.layout import REST, dimension_of
 from normgen.torch.calls import Tensors, Wanted
 from normgen.torch.steps import Step
 
@@ -79,7 +78,7 @@ def _along(
         if tensor is None or axis not in record.axes:
             moved.append(tensor)
             continue
-        place = _place(record, axis, tensor.dim() - (dim is not None))
+        place = dimension_of(record, axis, tensor.dim() - (dim is not None))
         if dim is None:
             shape = (*tensor.shape[:place], size, *tensor.shape[place:])
             tensor = tensor.unsqueeze(place).expand(shape)
@@ -92,17 +91,10 @@ def _along(
     for index, record in enumerate(step.direction.results.values()):
         result = found[index]
         if result is not None:
-            places[index] = place = _place(record, axis, result.dim() - (axis == REST))
+            places[index] = place = dimension_of(record, axis, result.dim() - (axis == REST))
             shape = (size, result.shape[place] // size)
             made[index] = result if axis == REST else result.unflatten(place, shape)
     return tuple(made), tuple(places)
-
-
-def _place(record: TensorRecord, axis: str, count: int) -> int:
-    """The dimension at which an axis begins in a sample's array of so many dimensions."""
-    group = record.dims.index((axis,))
-    after_rest = (REST,) in record.dims[:group]
-    return group + (count - len(record.dims) if after_rest else 0)
 
 
 def _sample(tensors: Tensors, dims: Dims, index: int) -> Tensors:

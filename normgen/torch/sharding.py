@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from normgen.launching.layout import REST
+from normgen.launching.layout import REST, dimension_of
 from normgen.package.records import TensorRecord
 from normgen.torch.private import sharding_schemas
 from normgen.torch.steps import Step
@@ -102,9 +102,7 @@ def _place(record: TensorRecord, axis: str | None, turn: int, dims: int) -> int 
     """The dimension of an axis in an array, None where that lacks it. `turn`: which one of `...`."""
     if axis is None or (axis,) not in record.dims:
         return None
-    group = record.dims.index((axis,))
-    after = (REST,) in record.dims[:group]
-    return group + (dims - len(record.dims) if after else 0) + turn
+    return dimension_of(record, axis, dims) + turn
 
 
 @cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 
 from normgen.counting import counted
 from normgen.package.records import AttrRecord, Package
-from normgen.runtime.calls.arguments import number
+from normgen.runtime.calls.arguments import number, unknown
 from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.steps import Step
 
@@ -73,7 +72,4 @@ class Signature:
             raise TypeError(
                 f"{name} is fixed where {self._name} is loaded, here to {self._fixed[name]!r}: load it anew"
             )
-        known = [*self._operands, *self._defaults]
-        close = get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
-        raise TypeError(f"{self._name}() got an unknown argument {name!r}; {hint}")
+        raise unknown(f"{self._name}()", name, [*self._operands, *self._defaults])

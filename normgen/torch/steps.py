@@ -112,9 +112,9 @@ class Step:
         extra: tuple[str, ...] = (),
         channels_last: Callable[[], Norm | None] = lambda: None,
     ) -> None:
-        """`derive`: makes the derivative, None where there is none, when it is first asked for. `extra`:
-        operands that are there for that alone. `channels_last`: makes the norm for tensors whose channels lie
-        innermost, None where there is none."""
+        """`derive`: the derivative by the operands, None where there is none, the same whenever it is asked
+        for. `extra`: operands that are there for that alone. `channels_last`: makes the norm for tensors
+        whose channels lie innermost, None where there is none."""
         self.name = name
         self.norm = norm
         self.direction = direction
@@ -126,24 +126,16 @@ class Step:
         self.updated = tuple(name for name in self.operands if name in direction.updated)
         self.operator: Any = None  # once it is registered
         self._interpreter = interpreter
-        self._derive = derive
+        self.derive = derive
         self._channels_last = channels_last
         self._recorded: dict[Wanted, Recording] = {}
         self._read = len(direction.reads) if extra else None
         self.calls = Calls(norm, direction.name, self._prepare)
 
-    def derive(self) -> Derivative | None:
-        """The derivative by the operands; None where there is none."""
-        return self._derivative
-
-    @cached_property
-    def _derivative(self) -> Derivative | None:
-        return self._derive()
-
     @cached_property
     def pull(self) -> Pull | None:
         """How gradients are made."""
-        derivative = self._derivative
+        derivative = self.derive()
         return None if derivative is None else Pull(self, derivative)
 
     def recorded(self, wanted: Wanted) -> Recording:

@@ -132,9 +132,7 @@ class Arguments:
                 self._check_folded(name, value)
             else:
                 known = [*direction.operands, *self._attrs, *self._options]
-                close = get_close_matches(name, known, 1)
-                hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
-                raise TypeError(f"{self._call} got an unknown argument {name!r}; {hint}")
+                raise unknown(self._call, name, known)
         return operands, numbers
 
     def _check_complete(self, operands: Mapping[str, object], numbers: Mapping[str, float]) -> None:
@@ -214,6 +212,13 @@ def number(attr: AttrRecord, value: Any) -> float:
     if low is not None and (value < low or (attr.strict and float(np.float32(value)) <= low)):
         raise ValueError(f"{attr.name} must be {'>' if attr.strict else '>='} {low:g} but is {value!r}")
     return float(value)
+
+
+def unknown(call: str, name: str, known: list[str]) -> TypeError:
+    """The error for a name that a call does not know."""
+    close = get_close_matches(name, known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
+    return TypeError(f"{call} got an unknown argument {name!r}; {hint}")
 
 
 def check_mapping(what: str, given: object, form: str, held: str = "arrays") -> None:
