@@ -83,7 +83,8 @@ def drawing(flow: Flow, title: str) -> str:
 def _step(picture: _Picture, number: int, step: Step, top: float) -> float:
     """A launch with the arrays that appear with it; returns where it ends."""
     fresh_reads = [each for each in step.reads if each.array not in picture.at]
-    fresh_writes = [each for each in step.writes if each.array not in picture.at]
+    known = {*picture.at, *(each.array for each in fresh_reads)}  # what is updated stands where it is read
+    fresh_writes = [each for each in step.writes if each.array not in known]
     height = max(len(fresh_reads), len(fresh_writes), 2) * LINE - 8
     centre = top + height / 2
     picture.boxes.append(_kernel(number, step, top, height))
