@@ -331,7 +331,7 @@ def _inside(each: Statement, scope: Scope) -> Statement:
 
 def _unread(each: Simple, count: Mapping[str, int], scope: Scope) -> bool:
     items = each.items
-    if any(is_op(item, "__shared__", "extern", "volatile") for item in items[:3]):
+    if any(is_op(item, "extern", "volatile") for item in items[:3]):
         return False
     names = set(_names_declared(each))
     own = [name for name in named(items) if name in names]

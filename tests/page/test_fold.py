@@ -57,6 +57,8 @@ def reached(before: str, kernel: str) -> str:
         ("const bool all = FOUR == 4; if (all) f();", "f();"),
         ("const auto unused = [&](int i) { return i; }; f();", "f();"),
         ("int unused = g(); f();", "int unused = g(); f();"),
+        ("__shared__ int unused[NO ? FOUR : 1]; f();", "f();"),
+        ("extern __shared__ int unused[]; f();", "extern __shared__ int unused[]; f();"),
         ("for (int i = 0; i < 3; ++i) { if constexpr (NO) f(i); }", ""),
         ("const auto f = [&](int i) { if constexpr (NO) g(i); h(i); }; f(1);",
          "const auto f = [&](int i) { h(i); }; f(1);"),
