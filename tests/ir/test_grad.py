@@ -72,6 +72,20 @@ def test_of_kept_values_that_tell_the_same_the_first_is_read() -> None:
     assert [t.name for t in backward(written(text)).operands if t.role == "saved"] == ["a"]
 
 
+def test_what_a_kept_quotient_was_divided_by_is_not_summed_again() -> None:
+    derived = backward(bundled("softmax"))
+    assert [show(s) for s in sums(derived)] == ["sum[D](dy * y)"]
+
+
+def test_the_exponential_of_a_kept_logarithm_is_a_quotient() -> None:
+    """exp(y) is exp(x) over its sum."""
+    definition = written("input x[D]\nsave output y[D] = x - log(sum[D](exp(x)))")
+    derived = backward(definition)
+    assert show(derived.results[0].expr) == "dy - sum[D](dy) * exp(y)"
+    arrays = draw(definition, derived, {"D": 5})
+    assert max(check_gradient(definition, derived, arrays, {"D": 5}).values()) < TOLERANCE
+
+
 def test_a_sum_of_cotangents_is_summed_once() -> None:
     """A bias inside the residual stream: its gradient sums dx, not each of the three terms of dx."""
     text = (
@@ -135,6 +149,15 @@ def test_an_infinite_slope_stays_behind_its_masks() -> None:
         text = f"input x[D]\noutput y[D] = (sqrt(x) if x > 0 else 0) + ({other})"
         got = gradient(text, arrays, D=3)["dx"]
         assert list(got[:2]) == [0, 0] and got[2] > 0
+
+
+def test_an_infinite_slope_stays_behind_many_masks() -> None:
+    """A cotangent of more masked terms than are distributed is scaled as a whole: 0 stays 0."""
+    terms = " + ".join(f"({k} * r if x > {k} else 0)" for k in range(1, 12))
+    text = f"input x[D]\ninput z[D]\nlet r[D] = exp(sqrt(z))\noutput y[D] = {terms}\ngrad y wrt z"
+    arrays = {"x": np.array([0.0, 3.5]), "z": np.array([0.0, 4]), "dy": np.ones(2)}
+    got = gradient(text, arrays, D=2)["dz"]
+    np.testing.assert_allclose(got, [0, (1 + 2 + 3) * np.exp(2) / 4])
 
 
 def test_gradient_of_a_power_whose_exponent_is_data() -> None:
