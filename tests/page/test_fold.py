@@ -157,10 +157,9 @@ def test_a_function_that_returns_a_short_expression_is_that_expression() -> None
 template <bool LAST, class Index> Index block() { return Index(LAST ? most - 1 - number : number); }
 template <int N> int lane() { return thread % N; }
 """
-    left = reached(
-        before, "void kernel() { int a = lane<4>(); f(a, 2 * lane<4>(), 2 * block<false, int>()); }"
-    )
-    assert "int a = thread % 4;" in left and "int(number) * 2" in left and "block" not in left
+    kernel = "void kernel() { int a = lane<4>(); f(a, 2 * lane<4>(), 2 * block<false, int>()); }"
+    left = reached(before, kernel)
+    assert "int a = thread % 4;" in left and "2 * int(number)" in left and "block" not in left
     assert "2 * lane<4>()" in left  # it would need brackets, and have another type perhaps
 
 
