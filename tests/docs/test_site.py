@@ -181,7 +181,7 @@ def test_mkdocs_reads_the_same_configuration(built: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("link", ["nowhere.md", "index.md#nowhere", "#nowhere"])
 def test_a_dead_link_fails_the_build(link: str, built: Path, tmp_path: Path) -> None:
     config = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0].replace("build/docs", "docs")
-    (tmp_path / "mkdocs.yml").write_text(config.replace("  - tools.docs.mathml\n", ""))
+    (tmp_path / "mkdocs.yml").write_text(re.sub(r"  - tools\.docs\.\w+\n", "", config))
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# Home\n\n[a link]({link})\n")
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
