@@ -56,7 +56,7 @@ def code(name: str, direction: int) -> Listing:
 def test_the_page_asks_for_nothing_and_runs_nothing_foreign() -> None:
     text = page("softmax", *SIZES)
     assert not re.findall(r"""(?:src|href)=["'](?!#)|@import|url\((?!#)""", text)
-    assert "D = 4096, ... = 1024 in bf16, on NVIDIA H200" in text
+    assert "... = 1024, D = 4096 in bf16, on NVIDIA H200" in text
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ElementTree.fromstring(svg)
     assert text.count("<svg") == 2 and text.count("<math>") >= 6
@@ -97,7 +97,8 @@ def test_statements_are_linked_to_lines_of_the_spec_and_formulas_too() -> None:
 def test_no_line_of_the_text_is_lost() -> None:
     text = run("explain", "rmsnorm", *SIZES, "--emit", "cuda").stdout
     shown = [*code("rmsnorm", 0).functions, *code("rmsnorm", 0).kernels]
-    assert "\n".join(map(plain, shown)).strip() in text
+    without_places = re.compile(r": line \d+$", re.MULTILINE)  # the command prints a head before the text
+    assert without_places.sub("", "\n".join(map(plain, shown)).strip()) in without_places.sub("", text)
     assert [line.number for line in shown] == list(range(1, len(shown) + 1))
 
 
