@@ -1,0 +1,63 @@
+"""The gallery: a place for every bundled spec, and what its page has."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from xml.etree import ElementTree
+
+from normgen import bundled
+from tools.docs import bandwidth
+from tools.docs.gallery import GROUPS, attrs_of, index, page, users
+
+SECTIONS = ["Formulas", "Calls", "What is saved", "Bytes", "Bandwidth", "Kernels"]
+
+
+@cache
+def text(name: str) -> str:
+    return page(name)
+
+
+def test_every_bundled_spec_is_in_one_group_and_in_the_index() -> None:
+    placed = Counter(name for names in GROUPS.values() for name in names)
+    missing = set(bundled.names()) - set(placed)
+    assert not missing, f"no page in the gallery: give {missing} a place in tools/docs/gallery.py"
+    assert set(placed) == set(bundled.names()) and set(placed.values()) == {1}
+    assert set(re.findall(r"\]\((\w+)\.md\)", index())) == set(bundled.names())
+
+
+def test_a_page_has_everything() -> None:
+    shown = text("rmsnorm")
+    assert re.findall("^## (.*)", shown, re.MULTILINE) == SECTIONS
+    assert "Found in Ignis" in shown and "norm(x, w=None, *, eps: float = 1e-06, " in shown
+    assert "| `rstd` | 32768 | f32 | 131 KB |" in shown
+    assert "### Backward: " in shown and "of the least possible" in shown
+    assert "extern" in shown and "rmsnorm.norm:9" in shown and "struct Vector" not in shown
+    assert shown.count("<svg") == 3
+
+
+def test_markup_in_a_page_is_well_formed_and_holds_no_links() -> None:
+    blocks = re.findall(r"^<div>.*</div>$", text("rmsnorm"), re.MULTILINE)
+    assert len(blocks) == 5
+    for block in blocks:
+        ElementTree.fromstring(block.replace("&#x2061;", "").replace("&#91;", "("))
+        assert not set("[]") & set(block)
+
+
+def test_what_a_spec_needs_is_given() -> None:
+    assert attrs_of("groupnorm") == {"groups": 32} and attrs_of("qk_norm") == {"head_dim": 128}
+    assert attrs_of("rmsnorm_quantized_group") == {}
+
+
+def test_who_has_a_norm_is_what_the_tables_of_the_docs_say() -> None:
+    assert "Megatron" in users()["layernorm_zero_centred"] and "PyTorch" in users()["log_softmax"]
+    assert set(users()) <= set(bundled.names()) and len(users()) >= len(bundled.names()) - 2
+
+
+def test_bandwidth_is_shown_where_it_was_measured() -> None:
+    drawn = bandwidth.bandwidth("rmsnorm")
+    assert drawn.count("<polyline") == 2 * len(bandwidth.PROVIDERS) and "H100" in drawn
+    images = bandwidth.bandwidth("groupnorm")
+    assert "<svg" not in images and "| forward | nhwc | " in images
+    assert bandwidth.bandwidth("scalenorm") == ""

@@ -1,0 +1,118 @@
+"""What was measured of a norm, as pictures and tables: fractions of the bandwidth of a copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from math import log2
+from typing import Any
+
+from tools.docs.pages import ROOT
+
+RESULTS = "bench/results/h100"
+MINE = "normgen"
+# By provider: its name and colour.
+PROVIDERS = {
+    MINE: ("normgen", "#4f6df5"),
+    "torch": ("PyTorch", "#ef7d32"),
+    "compile": ("torch.compile", "#3aa757"),
+    "autotune": ("max-autotune", "#9aa0a6"),
+    "liger": ("Liger", "#b65cc4"),
+    "quack": ("quack", "#c9a227"),
+}
+WIDTH, HEIGHT, LEFT, TOP, GAP = 460, 250, 44, 28, 36  # of a panel, and the room around its axes
+Row = dict[str, Any]
+
+
+@cache
+def _results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / RESULTS / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
+def bandwidth(name: str) -> str:
+    """A section of Markdown about one norm; nothing where it was not measured."""
+    rows = [row for row in _results()["rows"] if row["op"] == name and "rho" in row]
+    wide = [row for row in rows if row["layout"] == "rows" and len({r["shape"][-1] for r in rows}) > 2]
+    others = [row for row in rows if row["layout"] in ("nchw", "nhwc")]
+    if not wide and not others:
+        return ""
+    dtypes = ", ".join(dict.fromkeys(row["dtype"] for row in rows))
+    parts = [
+        "## Bandwidth",
+        f"Fraction of the bandwidth of a copy of the same bytes, on one {_results()['device']}, in {dtypes}; "
+        f"1 is as fast as the fastest copy. [How it was measured](../{RESULTS}/README.md).",
+    ]
+    ways = [way for way in ("forward", "backward") if any(row["direction"] == way for row in wide)]
+    if ways:
+        panels = "".join(
+            _panel(way, [r for r in wide if r["direction"] == way], n) for n, way in enumerate(ways)
+        )
+        parts += [f"<div>{_svg(panels, len(ways), name)}</div>"]
+    if others:
+        parts.append(_table(others))
+    return "\n\n".join(parts)
+
+
+def _svg(panels: str, count: int, name: str) -> str:
+    keys, x = "", LEFT
+    for title, colour in PROVIDERS.values():
+        keys += (
+            f'<rect x="{x}" y="{HEIGHT + TOP + 4}" width="14" height="4" rx="2" fill="{colour}"/>'
+            f'<text x="{x + 20}" y="{HEIGHT + TOP + 11}" fill="currentColor">{title}</text>'
+        )
+        x += 34 + 7 * len(title)
+    size = f'viewBox="0 0 {max(count * WIDTH, x)} {HEIGHT + TOP + 22}"'
+    style = "max-width:100%;height:auto;font:12px system-ui,sans-serif"
+    title = f"<title>Bandwidth of {escape(name)} by width of a row</title>"
+    head = f'<svg role="img" {size} style="{style}" xmlns="http://www.w3.org/2000/svg">'
+    return f"{head}{title}{panels}{keys}</svg>"
+
+
+def _panel(way: str, rows: Sequence[Row], number: int) -> str:
+    """A direction: the fraction against the width of a row, a line for each provider."""
+    widths = sorted({row["shape"][-1] for row in rows})
+    low, high = log2(widths[0]), log2(widths[-1])
+    x0, x1, y0, y1 = number * WIDTH + LEFT, (number + 1) * WIDTH - 10, HEIGHT - 14, TOP
+
+    def place(width: int, rho: float) -> tuple[float, float]:
+        return x0 + (x1 - x0) * (log2(width) - low) / (high - low), y0 - (y0 - y1) * rho / 1.05
+
+    out = [_label((x0 + x1) / 2, 16, way, "middle")]
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        _, y = place(widths[0], tick)
+        shade = 0.5 if tick == 1 else 0.15
+        ends = f'x1="{x0}" x2="{x1}" y1="{y:.1f}" y2="{y:.1f}"'
+        out.append(f'<line {ends} stroke="currentColor" stroke-opacity="{shade}"/>')
+        out.append(_label(x0 - 6, y + 4, f"{tick:g}", "end"))
+    powers = (width for width in widths if log2(width) % 2 == 0)
+    out += [_label(place(width, 0)[0], y0 + 16, str(width), "middle") for width in powers]
+    for provider, (_, colour) in reversed(PROVIDERS.items()):
+        points = sorted((r["shape"][-1], r["rho"]) for r in rows if r["provider"] == provider)
+        path = " ".join("{:.1f},{:.1f}".format(*place(width, min(rho, 1.05))) for width, rho in points)
+        thick = 3 if provider == MINE else 1.5
+        look = f'fill="none" stroke="{colour}" stroke-width="{thick}" stroke-linejoin="round"'
+        out.append(f'<polyline points="{path}" {look}/>')
+    return "".join(out)
+
+
+def _label(x: float, y: float, text: str, anchor: str) -> str:
+    look = f'text-anchor="{anchor}" fill="currentColor" fill-opacity=".8"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{text}</text>'
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """Images: each shape, normgen beside the others."""
+    there = [each for each in PROVIDERS if any(row["provider"] == each for row in rows)]
+    lines = [
+        f"| direction | layout | shape | {' | '.join(PROVIDERS[each][0] for each in there)} |",
+        "|---" * (3 + len(there)) + "|",
+    ]
+    figures = {(r["direction"], r["layout"], tuple(r["shape"]), r["provider"]): r["rho"] for r in rows}
+    for direction, layout, shape in dict.fromkeys(key[:3] for key in figures):
+        cells = [figures.get((direction, layout, shape, each)) for each in there]
+        shown = " | ".join("" if cell is None else f"{cell:.2f}" for cell in cells)
+        lines.append(f"| {direction} | {layout} | {' × '.join(map(str, shape))} | {shown} |")
+    return "\n".join(lines)
