@@ -27,7 +27,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench wheel clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench wheel release clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -125,6 +125,9 @@ bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build
+
+release: $(VENV)/.installed-dev ## build and check what is uploaded: make release URL=https://forge.example/owner/normgen
+	$(BIN)/python tools/release.py "$(URL)"
 
 clean: ## remove what was built, .venv included
 	rm -rf $(VENV) build dist site .cache demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
+import re
 import resource
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,17 +20,16 @@ import pytest
 import normgen
 
 ROOT = Path(__file__).parent.parent
-NOT_SOURCES = (".git", ".venv", ".carry", "__pycache__", "build", "dist", "site", "*.egg-info", ".*_cache")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+URL = "https://forge.example/owner/normgen"
 
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a source distribution of this tree, and with the wheel that was built from it, as an
-    installer without a wheel does it."""
-    tree = tmp_path_factory.mktemp("tree") / "normgen"
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_SOURCES))
+    """A folder with what a release uploads: a source distribution of this tree, and the wheel that was built
+    from it, as an installer without a wheel does it. Twine has checked both."""
     dist = tmp_path_factory.mktemp("dist")
-    _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(tree)])
+    _run([sys.executable, str(ROOT / "tools" / "release.py"), URL, "--out", str(dist)])
     return dist
 
 
@@ -83,6 +83,37 @@ def test_the_wheel_carries_every_file(wheel: Path) -> None:
     metadata = {name for name in carried if ".dist-info/" in name}
     assert carried - metadata == wanted
     assert any(name.endswith("licenses/LICENSE") for name in metadata)
+
+
+def test_an_index_shows_no_link_that_leads_nowhere(wheel: Path) -> None:
+    """Links of the README are absolute, at the tag of the version, to files that are there; the metadata name
+    the repository."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    about = email.message_from_bytes(archive.read(name))
+    urls = dict(each.split(", ") for each in about.get_all("Project-URL", []))
+    assert set(urls) == {"Repository", "Documentation", "Issues", "Changelog"}
+    assert all(each.startswith(URL) for each in urls.values())
+    shown = about.get_payload()
+    assert about["Description-Content-Type"] == "text/markdown" and isinstance(shown, str)
+    links = re.findall(r"""\]\(([^)]+)\)|(?:src|srcset)="([^"]+)""", re.sub(CODE, "", shown))
+    targets = [first or second for first, second in links]
+    assert len(targets) > 15 and all(each.startswith("https://") for each in targets)
+    for target in [*targets, *urls.values()]:
+        own = re.match(rf"{URL}/(?:blob|raw)/v{normgen.__version__}/([^#]+)", target)
+        if own is None:
+            assert not target.startswith(f"{URL}/blob")
+        else:
+            assert (ROOT / own[1]).exists(), target
+    supported = [each for each in about.get_all("Classifier", []) if "Python :: 3." in each]
+    assert supported and about["Requires-Python"] == ">=3.10"
+
+
+def test_the_release_that_is_built_is_written_down() -> None:
+    """The version stands in the changelog, and the citation has it too."""
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[{re.escape(normgen.__version__)}\]", changes, re.MULTILINE)
+    assert f"version: {normgen.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.kernels
