@@ -40,7 +40,6 @@ def test_the_page(direction: str, golden: Callable[[str, str], None]) -> None:
 
 def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for arguments, said in (
-        (("--direction", "backward"), "--direction is for --emit cuda"),
         (("-o", "here"), "-o is for --emit cuda"),
         (("--emit", "cuda", "--size", "E=3"), "no axis is called E"),
         (("--emit", "cuda", "-o", "page.cu"), "'page.cu' should be a directory"),
