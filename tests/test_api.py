@@ -156,7 +156,8 @@ def test_values_of_attrs_tell_packages_apart() -> None:
 
 
 def test_the_public_names() -> None:
-    assert normgen.__all__ == ["SpecError", "__version__", "compile_spec", "load", "use_driver"]
+    names = ["CheckFailed", "SpecError", "__version__", "check", "compile_spec", "load", "use_driver"]
+    assert normgen.__all__ == names
     assert set(normgen.__all__) <= set(dir(normgen))
     assert normgen.SpecError.__module__ == "normgen.diagnostics"
     with pytest.raises(AttributeError, match="module 'normgen' has no attribute 'lod'"):

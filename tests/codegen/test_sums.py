@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -86,7 +88,7 @@ def test_a_row_whose_largest_is_found_with_its_sums_is_visited_once(text: str) -
     assert "overlapped" not in texts  # where the next row's would take its place
     for form in ("pipeline", "multipass"):
         assert texts[form].count("float x[VEC];") + texts[form].count("float xq[VEC];") == 1, form
-        assert "peak_max[0] = maximum(peak_max[0], with_factor(rstd, largest_1));" in texts[form]
+        assert re.search(r"peak_max\[0\] = maximum\(peak_max\[0\], with_factor\(rstd, \w+\)\);", texts[form])
 
 
 @pytest.mark.parametrize(("dtypes", "sizes"), paired(test_parts.MIXTURES, [(5, 16), (40, 257), (2, 3001)]))

@@ -26,12 +26,12 @@
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 [[maybe_unused]] constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
 [[maybe_unused]] constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
-// let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
-// let var = s0 / (size[...] * size[B])
-// let unbiased = s0 / max(size[...] * size[B] - correction, 1)
 // save mu[C]: f32 = sum[B, ...](x) / (size[...] * size[B])
+// let s0 = sum[B, ...]((x - mu)^2)
+// let var = s0 / (size[...] * size[B])
 // save rstd[C]: f32 = rsqrt(var + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
+// let unbiased = s0 / max(size[...] * size[B] - correction, 1)
 // update running_mean = running_mean + momentum * (mu - running_mean) if momentum < 0.5 else (momentum - 1) *
 //     (mu - running_mean) + mu
 // update running_var = running_var + momentum * (unbiased - running_var) if momentum < 0.5 else (momentum -
@@ -195,12 +195,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
 [[maybe_unused]] constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
 [[maybe_unused]] constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
-// let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
-// let var = s0 / (size[...] * size[B])
-// let unbiased = s0 / max(size[...] * size[B] - correction, 1)
 // save mu[C]: f32 = sum[B, ...](x) / (size[...] * size[B])
+// let s0 = sum[B, ...]((x - mu)^2)
+// let var = s0 / (size[...] * size[B])
 // save rstd[C]: f32 = rsqrt(var + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
+// let unbiased = s0 / max(size[...] * size[B] - correction, 1)
 // update running_mean = running_mean + momentum * (mu - running_mean) if momentum < 0.5 else (momentum - 1) *
 //     (mu - running_mean) + mu
 // update running_var = running_var + momentum * (unbiased - running_var) if momentum < 0.5 else (momentum -
