@@ -162,3 +162,10 @@ def test_the_public_names() -> None:
     assert normgen.SpecError.__module__ == "normgen.diagnostics"
     with pytest.raises(AttributeError, match="module 'normgen' has no attribute 'lod'"):
         _ = normgen.lod
+
+
+@pytest.mark.parametrize("name", ["load", "nn"])
+def test_without_pytorch_its_functions_say_what_to_install(name: str) -> None:
+    script = f"import sys\nsys.modules['torch'] = None\nimport normgen.torch\nnormgen.torch.{name}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith("normgen.torch needs PyTorch: pip install torch")

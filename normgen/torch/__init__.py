@@ -29,16 +29,26 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     if name == "nn":
-        return import_module("normgen.torch.nn")
+        return _imported("normgen.torch.nn")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'normgen.torch' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
+    value = getattr(_imported(home), name)
     globals()[name] = value
     return value
+
+
+def _imported(name: str) -> Any:
+    """A module of this folder. ModuleNotFoundError with a cure where PyTorch is missing."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as fault:
+        if fault.name != "torch":
+            raise
+        raise ModuleNotFoundError("normgen.torch needs PyTorch: pip install torch", name="torch") from fault
 
 
 def __dir__() -> list[str]:

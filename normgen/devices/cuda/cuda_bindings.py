@@ -32,7 +32,7 @@ class CudaBindingsDriver(LauncherDriver[Context]):
             from cuda.bindings import driver as api
         except ImportError as fault:
             raise DeviceMissing(
-                "launching on a GPU takes the package cuda-bindings: pip install 'normgen[cuda-bindings]'"
+                "launching on a GPU takes the package cuda-bindings: pip install cuda-bindings"
             ) from fault
         try:
             (code,) = api.cuInit(0)

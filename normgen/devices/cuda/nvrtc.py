@@ -23,8 +23,9 @@ OPTIONS: tuple[str, ...] = (
     "-default-device",
     "-DINFINITY=__builtin_bit_cast(float,0x7f800000)",
 )
-INSTALL = "pip install 'normgen[cuda-bindings]'"
-_UPGRADE = "pip install --upgrade cuda-bindings nvidia-cuda-nvrtc nvidia-cuda-runtime"
+_PACKAGES = "cuda-bindings nvidia-cuda-nvrtc nvidia-cuda-runtime"
+INSTALL = f"pip install {_PACKAGES}"
+_UPGRADE = f"pip install --upgrade {_PACKAGES}"
 # What a text includes, with what those files include: they are part of what is compiled.
 _HEADERS = tuple(f"cuda_{name}.{kind}" for name in ("bf16", "fp16", "fp8") for kind in ("h", "hpp"))
 _COMPILATION = 6  # NVRTC_ERROR_COMPILATION

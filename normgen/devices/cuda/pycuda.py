@@ -147,7 +147,7 @@ class PyCudaDriver(LauncherDriver[PyCudaContext]):
             import pycuda
         except ImportError as fault:
             raise DeviceMissing(
-                "CUDA arrays need PyCUDA: pip install 'normgen[cuda]' builds it with a CUDA toolkit, "
+                "CUDA arrays need PyCUDA: pip install pycuda builds it with a CUDA toolkit, "
                 "python -m normgen.build_pycuda without one"
             ) from fault
         try:
