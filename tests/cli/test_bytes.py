@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from normgen import bundled
-from normgen.cli.sizes import usual_sizes
 from normgen.cli.traffic import count_bytes
 from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
@@ -20,6 +19,7 @@ from normgen.dtypes import round_to
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.direction import directions
 from normgen.package.kernels import Kernel, TilesRecord, WindowsRecord
+from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.norm import Norm
@@ -35,14 +35,12 @@ LEAST_TILE = 16  # rows
 
 
 @pytest.mark.parametrize(("name", "shape"), paired(USUAL, SHAPES))
-def test_the_stated_bytes_are_the_moved_ones(
-    name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compare(name, shape, HostExecutor(checked=True), monkeypatch)
+def test_the_stated_bytes_are_the_moved_ones(name: str, shape: tuple[int, int]) -> None:
+    compare(name, shape, HostExecutor(checked=True))
 
 
 @pytest.mark.parametrize("name", ["batchnorm_channels_last", "gated_rmsnorm"])
-def test_blocks_with_several_long_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_with_several_long_rows(name: str) -> None:
     """What is accumulated over them stays in memory."""
 
     class Small(HostExecutor):
@@ -50,11 +48,11 @@ def test_blocks_with_several_long_rows(name: str, monkeypatch: pytest.MonkeyPatc
         def device(self) -> Machine:
             return replace(HOST_MACHINE, multiprocessors=1)
 
-    compare(name, (7, 40000), Small(checked=True), monkeypatch)
+    compare(name, (7, 40000), Small(checked=True))
 
 
 @pytest.mark.parametrize("name", ["layernorm", "softmax", "log_softmax", "layernorm2d", "softmax2d"])
-def test_what_is_read_in_several_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_in_several_passes(name: str) -> None:
     """Where nothing holds a row or a column, each pass over it reads it."""
 
     class Streaming(HostExecutor):
@@ -65,25 +63,22 @@ def test_what_is_read_in_several_passes(name: str, monkeypatch: pytest.MonkeyPat
 
     columns = name.endswith("2d")
     shape, sizes = ((8, 64), {"C": 2400}) if columns else ((8, 600), {})
-    compare(name, shape, Streaming(checked=True), monkeypatch, sizes)
+    compare(name, shape, Streaming(checked=True), sizes)
 
 
 def compare(
     name: str,
     shape: tuple[int, int],
     executor: HostExecutor,
-    monkeypatch: pytest.MonkeyPatch,
     given: dict[str, int] | None = None,
 ) -> None:
     """Kernel by kernel, for both passes of a bundled spec. `given`: lengths of single axes."""
-    monkeypatch.setattr("normgen.cli.sizes.ROWS", shape[0])
-    monkeypatch.setattr("normgen.cli.sizes.ROW", shape[1])
     source = bundled.read(name)
     assert source is not None
     definition = load_definition(source, attr_choices(parse(source), {})[-1])
     compiled = package(definition)
     norm = Norm(compiled).on(executor)
-    sizes = usual_sizes(compiled, given or {})
+    sizes = lengths(compiled, shape, given or {})
     random = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
     for direction in directions(compiled):
@@ -126,6 +121,22 @@ def compare(
         assert not list(launched)
         total = count_bytes(chosen, binding)
         assert total.total == sum(sum(each.cost.moved.values()) for each in chosen.kernels)
+
+
+def lengths(compiled: Package, shape: tuple[int, int], given: dict[str, int]) -> dict[str, int]:
+    """So many rows of so many elements: of each, all axes but the last have 8 if there is room."""
+    found = given | {axis.name: axis.extent for axis in compiled.axes if axis.extent is not None}
+    passes = [each for each in (compiled.forward, compiled.backward) if each]
+    inner = [axis for each in passes for kernel in each.kernels for axis in kernel.inner]
+    tensors = [tensor for each in passes for tensor in (*each.reads, *each.writes)]
+    outer = [axis for tensor in tensors for axis in tensor.axes if axis not in inner]
+    for axes, total in ((inner, shape[1]), (outer, shape[0])):
+        left = -(-total // prod(found.get(axis, 1) for axis in {*axes}))
+        unknown = [axis for axis in dict.fromkeys(axes) if axis not in found]
+        for axis in unknown:
+            found[axis] = left if axis == unknown[-1] else min(8, left)
+            left = -(-left // found[axis])
+    return found
 
 
 def stays_in_the_cache(array: str, kernel: Kernel, entry: str, extents: dict[str, int]) -> bool:
