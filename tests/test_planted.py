@@ -162,7 +162,7 @@ FAULTS = [
     Fault(
         "the parity of an exchange in a cluster",
         "templates/device/team.cuh",
-        "await_sent(arrival, half / PARTS);",
+        "await_sent(arrival, side / PARTS);",
         "await_sent(arrival, 0);",
         "tests/codegen/test_clusters.py",
         "same_bits",
