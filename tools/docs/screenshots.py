@@ -1,7 +1,11 @@
-"""Screenshots of the built site, into docs/images/screens: `make screenshots`."""
+"""Screenshots of the built site, and of a session in a terminal of 80 columns, into docs/images/screens:
+`make screenshots`."""
 
 from __future__ import annotations
 
+import html
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -28,6 +32,9 @@ SHOTS = (
     Shot("reference", "reference/api-torch-nn.html"),
     Shot("how-it-works", "how/index.html", "dark"),
 )
+SESSION = ("explain rmsnorm", "check rmsnorm --quick")
+TERMINAL = """<body style="margin: 0; background: #16181d"><pre style="display: inline-block; margin: 0;
+padding: 16px; width: 80ch; font: 12px/1.4 monospace; color: #e6e6e6">{}</pre></body>"""
 
 
 def take() -> None:
@@ -43,6 +50,20 @@ def take() -> None:
             assert answer is not None and answer.ok, shot.page
             page.screenshot(path=TARGET / f"{shot.name}.png")
             page.close()
+        terminal = browser.new_page()
+        terminal.set_content(TERMINAL.format(html.escape(session())))
+        terminal.locator("pre").screenshot(path=TARGET / "terminal.png")
+
+
+def session() -> str:
+    """What a user sees who calls the commands of `SESSION`."""
+    shown = []
+    for line in SESSION:
+        command = [sys.executable, "-m", "normgen", *line.split()]
+        environment = {**os.environ, "COLUMNS": "80"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        shown.append(f"$ normgen {line}\n{done.stdout}")
+    return "\n".join(shown)
 
 
 if __name__ == "__main__":
