@@ -107,7 +107,7 @@ PROBES: dict[str, tuple[str, tuple[str, ...]]] = {
     "to_bf16": ("*(__nv_bfloat16*)y = from_float<__nv_bfloat16>(x[0]);", ("cvt.rn.bf16.f32 ",)),
     "to_half": ("*(__half*)y = from_float<__half>(x[0]);", ("cvt.rn.f16.f32 ",)),
     "to_fp8": ("*(__nv_fp8_e4m3*)y = from_float<__nv_fp8_e4m3>(x[0]);", ("cvt.rn.satfinite.e4m3x2.f32 ",)),
-    "two": ("*(__half2*)y = Two<__half>::of(x[0], x[1]);", ("cvt.rn.f16x2.f32 ",)),
+    "two": ("*(__half2*)y = Packed<__half>::of(x);", ("cvt.rn.f16x2.f32 ",)),
     "uppe": ("InWords<__nv_bfloat16>::unpack(*(unsigned*)x, y);", ("and.b32 R, R, 0xffff0000;",)),
     "fou": (
         "InWords<__nv_fp8_e4m3>::unpack(*(unsigned*)x, y);",
