@@ -148,7 +148,7 @@ class KernelText:
         if column.op == "moments" and isinstance(column.value, Load):
             stem = column.value.tensor
         name = f"{self.ids.get(stem, stem)}_{column.op}"
-        if column.op != "sum" or stem not in self.ids:
+        if not own or column.op != "sum" or stem not in self.ids:  # or it is the only one of its name
             name = self.names.take(name)
         flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
         return ColumnText(column, name, f"{name}_partial", flag, wanted, self.plan.adds_pieces)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
 
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
 from normgen.ir.expr import (
     ONE,
     Expr,
@@ -94,3 +98,22 @@ def test_kernels_have_these_names() -> None:
     for form in record.forms:
         if "rstd =" in form.source:
             assert "sum_x2" in form.source and "mean_x2_plus_eps" in form.source
+
+
+def test_two_sums_of_one_value_have_two_names() -> None:
+    """Of a cotangent over the places of an image, and over the samples too."""
+    text = """norm image
+input  x[B, ..., C]
+param  w[C] = 1
+param  b[C] = 0
+save   mu[B, C] = mean[...](x)
+save   rstd[B, C] = rsqrt(mean[...]((x - mu)^2) + 1)
+output y[B, ..., C] = (x - mu) * rstd * w + b
+"""
+    backward = package(load_definition(Source("image.norm", text), {})).backward
+    assert backward is not None
+    kernels = [kernel for strategy in backward.strategies for kernel in strategy.kernels]
+    sources = [form.source for kernel in kernels for form in getattr(kernel, "forms", ())]
+    found = [re.findall(r"float (\w+)\[ITEMS \* VEC\] = \{\};", source) for source in sources]
+    assert {"dy_sum", "dy_sum_"} <= {name for names in found for name in names}
+    assert all(len(names) == len(set(names)) for names in found)
