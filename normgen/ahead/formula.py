@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
+
+from normgen.locks import cached_property
 
 
 @dataclass(frozen=True, order=True)
