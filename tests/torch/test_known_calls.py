@@ -218,8 +218,8 @@ def test_steps_of_batch_norm_make_no_new_call(monkeypatch, momentum):
     same(dict(mine.state_dict()), dict(theirs.state_dict()))
 
 
-def test_cumulative_averages_are_compiled(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_cumulative_averages_are_compiled():
     mine, theirs = nt.nn.BatchNorm1d(6, momentum=None), torch.nn.BatchNorm1d(6, momentum=None)
     compiled = torch.compile(mine, backend="aot_eager")
     for _ in range(3):
