@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from normgen.kernel.folding import WIDTH
@@ -55,7 +54,7 @@ def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[s
     templates = set().union(*map(templates_of, every))
     before, *units = (nest(each, templates) for each in every)
     program = without_decided(Program(before, units))
-    folded = _without_unread(program.folded())
+    folded = program.folded()
     functions = _sections(program.before, folded)
     kernels = [
         _kernel(k, nodes, folded, same, len(units) > 1)
@@ -81,22 +80,6 @@ def without_decided(program: Program) -> Program:
         for text, (_, nodes) in zip(found, every, strict=True)
     )
     return Program(before, units)
-
-
-def _without_unread(folded: Mapping[Node, Declaration]) -> dict[Node, Declaration]:
-    """Declarations without those constants of a kernel that nothing of it reads."""
-    found = dict(folded)
-    while True:
-        leaves = ((node, each) for node, each in found.items() if not node.members)
-        uses = Counter((node.unit, name) for node, each in leaves for name in names_of(each.items))
-        constants = [
-            node for node, each in found.items() if each.kind == "constant" and node.unit is not None
-        ]
-        unread = [node for node in constants if uses[node.unit, node.name] == 1]
-        if not unread:
-            return found
-        for node in unread:
-            del found[node]
 
 
 def _laid_out(parts: Sequence[str]) -> str:

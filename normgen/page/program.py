@@ -70,8 +70,18 @@ class _Round:
     folded: dict[Node, Declaration] = field(default_factory=dict)
     scopes: dict[Node, Scope] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)  # that stand in what is reached
-    plain: set[str] = field(default_factory=set)  # of those what may be of the file, and not of a class alone
+    # Of those, by the kernel where they stand, what may be of the file, and not of a class alone.
+    plain: dict[int | None, set[str]] = field(default_factory=dict)
     uses: list[tuple[Use, Scope]] = field(default_factory=list)
+
+    def is_read(self, node: Node) -> bool:
+        """Whether its name stands where it is seen: a kernel's constants are seen by that kernel alone, and
+        templates may have parameters of their names."""
+        if node.owner is not None:
+            return node.name in self.names
+        if node.unit is not None:
+            return node.name in self.plain.get(node.unit, ())
+        return any(node.name in names for names in self.plain.values())
 
 
 class Program:
@@ -181,10 +191,7 @@ class Program:
                 return True
         elif each.kind == "other":
             return False
-        if (
-            node.name not in (found.names if node.owner else found.plain)
-            or not node.element_types <= found.names
-        ):
+        if not (found.is_read(node) and node.element_types <= found.names):
             return False
         if node.signature.given is not None:
             return self._may_be_used(node, found)
@@ -279,7 +286,7 @@ class Program:
         parts = folded.head if each.kind == "class" else folded.items
         found.names |= names_of(parts)
         members = {member.name for member in node.owner.members} if node.owner else set()
-        found.plain |= _plain(parts, members)
+        found.plain.setdefault(node.unit, set()).update(_plain(parts, members))
 
     def _folded(self, node: Node, scope: Scope) -> Declaration:
         each = node.declaration
