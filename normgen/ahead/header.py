@@ -29,9 +29,9 @@ from normgen.launching.launch import Slot
 from normgen.launching.machine import PORTABLE_CLUSTER
 from normgen.package.operands import axis_name
 from normgen.package.records import Package
+from normgen.runtime.calls.workspace import GRANULE
 
 WIDTH = 110
-GRANULE = 256  # bytes: scratch arrays begin at multiples of it
 _C_TYPES = {"P": "CUdeviceptr", "i": "int", "q": "long long", "I": "unsigned", "f": "float"}
 _OWN = frozenset(("norm", "stream", "scratch", "scratch_bytes", "arguments", "code"))
 

@@ -87,27 +87,27 @@ class Size:
     def _made(self, formula: Formula) -> Any:
         return Size(self.trace, formula) if formula.number is None else formula.number
 
-    def __add__(self, other: object) -> Any:
-        return self._made(self.formula + _formula(other)) if _whole(other) else float(self) + _number(other)
+    def __add__(self, other: Any) -> Any:
+        return self._made(self.formula + _formula(other)) if _whole(other) else float(self) + other
 
     __radd__ = __add__
 
-    def __sub__(self, other: object) -> Any:
-        return self._made(self.formula - _formula(other)) if _whole(other) else float(self) - _number(other)
+    def __sub__(self, other: Any) -> Any:
+        return self._made(self.formula - _formula(other)) if _whole(other) else float(self) - other
 
-    def __rsub__(self, other: object) -> Any:
+    def __rsub__(self, other: Any) -> Any:
         return -(self - other)
 
-    def __mul__(self, other: object) -> Any:
-        return self._made(self.formula * _formula(other)) if _whole(other) else float(self) * _number(other)
+    def __mul__(self, other: Any) -> Any:
+        return self._made(self.formula * _formula(other)) if _whole(other) else float(self) * other
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: object) -> float:
-        return float(self) / float(_number(other))
+    def __truediv__(self, other: Any) -> float:
+        return float(self) / float(other)
 
-    def __rtruediv__(self, other: object) -> float:
-        return float(_number(other)) / float(self)
+    def __rtruediv__(self, other: Any) -> float:
+        return float(other) / float(self)
 
     def __neg__(self) -> Any:
         return self._made(-self.formula)
@@ -115,33 +115,33 @@ class Size:
     def __abs__(self) -> Any:
         return self._made(self.formula if self >= 0 else -self.formula)
 
-    def __floordiv__(self, other: object) -> Any:
+    def __floordiv__(self, other: Any) -> Any:
         divisor = _formula(other)
         whole = self.formula.exactly_over(divisor)
         if whole is not None:
             return self._made(whole)
-        by = divisor.number if divisor.number is not None else _number(other).__index__()
+        by = divisor.number if divisor.number is not None else other.__index__()
         assert by > 0, "sizes are not divided by less"
         if self.trace.at_least_zero(self.formula):
             return self._made(self.formula.over(by))
         # rounded down, as Python does: so what it is less than 0 is rounded up
         return self._made(-(Formula.of(by - 1) - self.formula).over(by))
 
-    def __rfloordiv__(self, other: object) -> Any:
-        return _number(other) // self.__index__()
+    def __rfloordiv__(self, other: Any) -> Any:
+        return other // self.__index__()
 
-    def __mod__(self, other: object) -> Any:
+    def __mod__(self, other: Any) -> Any:
         return self - (self // other) * other
 
-    def __rmod__(self, other: object) -> Any:
-        return _number(other) % self.__index__()
+    def __rmod__(self, other: Any) -> Any:
+        return other % self.__index__()
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: Any) -> bool:
         return _whole(other) and self.trace.is_zero(self.formula - _formula(other))
 
-    def __lt__(self, other: object) -> bool:
+    def __lt__(self, other: Any) -> bool:
         if not _whole(other):
-            return bool(float(self) < _number(other))
+            return bool(float(self) < other)
         return not self.trace.at_least_zero(self.formula - _formula(other))
 
     def __bool__(self) -> bool:
@@ -150,11 +150,6 @@ class Size:
 
 def _whole(value: object) -> bool:
     return isinstance(value, (int, Size))
-
-
-def _number(value: object) -> Any:
-    """What is not whole, or is not to be a formula: any number."""
-    return value
 
 
 def _formula(value: object) -> Formula:

@@ -84,6 +84,7 @@ def starter(address: int, launch: Launch) -> Callable[[int, bytes, int], int]:
     )
     after = Told.extra.offset
 
+    # (`size` is there to be kept: its address is all that a launch has of it)
     def start(function: int, packed: bytes, stream: int, size: Any = size) -> int:
         told = Told.from_buffer_copy(usual)
         told.packed, told.stream = packed, stream

@@ -1,5 +1,5 @@
-"""How the parts of a formula are written, once `ir.show` has put them in order: here as text in normgen's own
-syntax. `ir.mathml` writes the same parts as MathML."""
+"""How the parts of a formula are written, once `ir.formula` has put them in order: here as text in the syntax
+of specs. `ir.mathml` writes the same parts as MathML."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from normgen.ir.nodes import Axes, Window
 # How tightly an expression holds together, loosest first.
 SELECT, OR, AND, COMPARE, SUM, PRODUCT, UNARY, POWER, ATOM = range(9)
 HALF = Fraction(1, 2)
+LONGEST = 1000  # what a coefficient's numerator and denominator are written out up to
 
 
 class Piece(NamedTuple):
@@ -151,5 +152,4 @@ class Notation:
         return Piece("{} if {} else {}".format(*parts), SELECT)
 
 
-LONGEST = 1000  # what a coefficient's numerator and denominator are written out up to
 TEXT = Notation()

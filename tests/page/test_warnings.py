@@ -17,7 +17,7 @@ from tests.page.calls import KINDS, calls
 from tests.page.test_nvrtc import Alone
 
 PAGES = sorted(Path(__file__).parents[1].joinpath("golden").glob("page.*.cu"))
-FEW = tuple((name, bundled.names().index(name) % len(KINDS)) for name in ("rmsnorm", "batchnorm"))
+FEW = ("rmsnorm", "batchnorm")
 
 
 def warnings(text: str, options: tuple[str, ...]) -> str:
@@ -31,6 +31,14 @@ def warnings(text: str, options: tuple[str, ...]) -> str:
     found.api.nvrtcGetProgramLog(program, said)
     found.api.nvrtcDestroyProgram(program)
     return said.rstrip(b"\0").decode()
+
+
+def cases() -> list[object]:
+    """Every spec in one kind of call, most of them thorough."""
+    return [
+        pytest.param(name, place % len(KINDS), marks=() if name in FEW else pytest.mark.thorough, id=name)
+        for place, name in enumerate(bundled.names())
+    ]
 
 
 @pytest.mark.nvcc
@@ -61,7 +69,7 @@ def test_a_page_has_no_warning(path: Path) -> None:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize(("name", "kind"), FEW)
+@pytest.mark.parametrize(("name", "kind"), cases())
 def test_no_text_of_a_call_has_a_warning(name: str, kind: int) -> None:
     need_nvrtc()
     for call in calls(name, *KINDS[kind]):
