@@ -42,7 +42,7 @@ _NOT_TYPES = frozenset(
 
 
 def fold_body(group: Group, scope: Scope) -> Group:
-    """The body of a function, in the scope of its parameters."""
+    """The body of a function or a lambda, in the scope of its parameters."""
     while True:
         body = _block(statements(group.items), scope.inner())
         found = Group(group.open, _joined(_without_unread(body, scope)), group.close)
@@ -58,7 +58,7 @@ def _lambda(group: Group, before: Sequence[Item], scope: Scope) -> Group:
         if is_group(item, "("):
             assert isinstance(item, Group)
             hidden |= dict.fromkeys(parameters(item))
-    return Group(group.open, _joined(_block(statements(group.items), scope.inner(hidden))), group.close)
+    return fold_body(group, scope.inner(hidden))
 
 
 FOLDER = Folder(_lambda)
