@@ -299,7 +299,7 @@ def _names_declared(statement: Simple) -> Iterator[str]:
 
 def _without_unread(found: Sequence[Statement], scope: Scope) -> tuple[Statement, ...]:
     """Without the locals that nothing in their block reads, if making them does nothing else."""
-    count = Counter(name for each in found for name in named(items_of(each)))
+    count = Counter(name for each in found for name in _named_without(each))
     out: list[Statement] = []
     dropped: str | None = None
     for each in found:
@@ -314,6 +314,18 @@ def _without_unread(found: Sequence[Statement], scope: Scope) -> tuple[Statement
             dropped = None
         out.append(kept)
     return tuple(out)
+
+
+def _named_without(each: Statement) -> Iterator[str]:
+    """The names in a statement, but for what a block has under names of its own."""
+    if not isinstance(each, Block):
+        yield from named(items_of(each))
+        return
+    hidden: set[str] = set()
+    for inner in each.body:
+        if isinstance(inner, Simple):
+            hidden |= set(_names_declared(inner))
+        yield from (name for name in _named_without(inner) if name not in hidden)
 
 
 def _inside(each: Statement, scope: Scope) -> Statement:

@@ -216,3 +216,24 @@ def test_conditions_of_the_preprocessor() -> None:
     assert preprocess(text, {"HOST": 1}).split() == ["c"]
     assert preprocess("#define DIMS\nvoid DIMS f();", {}) == "void f();"
     assert preprocess("#define DIMS two(2)\nvoid DIMS f();", {}) == "void two(2) f();"
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("const int a = n;\n{\nconst int a = m;\nf(a);\n}", "const int a = m;\nf(a);"),
+        ("const int a = n;\n{\nf(a);\nint a = m;\n}", "const int a = n;\n{\nf(a);\nint a = m;\n}"),
+        ("const auto g = [&] {\nconst int a = n;\nf();\n};\ng();", "const auto g = [&] {\nf();\n};\ng();"),
+    ],
+    ids=["hidden in a block", "read before it is hidden", "in a lambda"],
+)  # fmt: skip
+def test_locals_that_nothing_reads_go(body: str, wanted: str) -> None:
+    assert folded(body) == wanted
+
+
+def test_a_parameter_of_a_template_is_no_use_of_a_constant() -> None:
+    before = "template <bool FLAG> struct Layout { static int at() { return FLAG; } };"
+    kernel = (
+        'constexpr bool FLAG = true;\nextern "C" __global__ void k(int* x) { x[0] = Layout<true>::at(); }'
+    )
+    assert "constexpr" not in reached(before, kernel)
