@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from normgen.counting import counted
+from normgen.counting import bytes_text, counted
 
 
 def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -44,8 +44,8 @@ def info() -> None:
     limit = size_limit()
     click.echo(f"directory: {_root()}")
     click.echo(f"entries: {len(sizes)}")
-    click.echo(f"size: {_megabytes(sum(sizes))}")
-    click.echo(f"limit: {_megabytes(limit) if limit else 'none'}")
+    click.echo(f"size: {bytes_text(sum(sizes))}")
+    click.echo(f"limit: {bytes_text(limit) if limit else 'none'}")
     click.echo(f"tuned: {counted(len(_tuned(_root())), 'file')}")
 
 
@@ -85,10 +85,6 @@ def _root() -> Path:
     from normgen.cache import default_cache
 
     return default_cache().root
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
 
 
 def _tuned(root: Path) -> list[Path]:

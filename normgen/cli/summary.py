@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from normgen.cli.sizes import BOTH
-from normgen.counting import counted
+from normgen.counting import bytes_text, counted
 
 if TYPE_CHECKING:
     from normgen.cli.sizes import Setting
@@ -75,8 +75,4 @@ def _direction(direction: Direction, program: Program, setting: Setting) -> Iter
     yield from others(direction, chosen, binding, setting.device)
     counted = count_bytes(chosen, binding)
     share = counted.total / max(1, counted.least)
-    yield f"  memory: {_megabytes(counted.total)} moved, {share:.3f} of the least possible"
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else counted(count, "byte")
+    yield f"  memory: {bytes_text(counted.total)} moved, {share:.3f} of the least possible"

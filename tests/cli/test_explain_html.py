@@ -12,11 +12,11 @@ import pytest
 
 from normgen.api import read_definition
 from normgen.cli import exits
-from normgen.cli.html.drawing import megabytes
 from normgen.cli.html.explained import Explained, code_of, explained
 from normgen.cli.html.listing import Line, Listing
 from normgen.cli.sizes import BOTH, Setting, usual_sizes
 from normgen.codegen.compilation import Compilation
+from normgen.counting import bytes_text
 from normgen.launching.machine import usual_machine
 from tests.cli.commands import run
 
@@ -71,7 +71,7 @@ def test_sizes_types_and_architectures_are_those_asked_for() -> None:
 def test_bytes_of_the_picture_are_those_that_are_moved() -> None:
     for each in parts("layernorm"):
         accesses = [one for step in each.flow.steps for one in (*step.reads, *step.writes)]
-        assert each.moved.startswith(megabytes(sum(one.bytes for one in accesses)))
+        assert each.moved.startswith(bytes_text(sum(one.bytes for one in accesses)))
         assert all(one.bytes > 0 for one in accesses)
     backward = parts("layernorm")[1]
     kinds = {array.name.rpartition(".")[2]: array.kind for array in backward.flow.arrays.values()}

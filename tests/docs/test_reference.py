@@ -92,7 +92,7 @@ def test_exit_codes_and_environment_variables_are_whole() -> None:
 def test_specs_have_colours(path: Path) -> None:
     from pygments.token import Error, Keyword
 
-    from tools.docs.lexer import SpecLexer
+    from normgen.cli.html.lexer import SpecLexer
 
     tokens = list(SpecLexer().get_tokens(path.read_text(encoding="utf-8")))
     assert Error not in [kind for kind, _ in tokens]

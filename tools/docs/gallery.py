@@ -18,11 +18,11 @@ from typing import Any
 from normgen import bundled
 from normgen.api import read_definition
 from normgen.cache_results import kept, sources
-from normgen.cli.html.drawing import megabytes
 from normgen.cli.html.explained import Explained, code_of, explained
 from normgen.cli.listing import describe
 from normgen.cli.sizes import Setting, usual_sizes
 from normgen.codegen.compilation import Compilation
+from normgen.counting import bytes_text
 from normgen.ir.mathml import formulas_html
 from normgen.launching.machine import usual_machine
 from normgen.package.signature import sections
@@ -205,7 +205,7 @@ def _saves(found: Sequence[Explained]) -> str:
         lines += ["| array | shape | type | bytes |", "|---|---|---|---|"]
         for each in saves:
             shape = " × ".join(map(str, each.shape)) or "1"
-            lines.append(f"| `{each.name}` | {shape} | {each.dtype} | {megabytes(each.bytes)} |")
+            lines.append(f"| `{each.name}` | {shape} | {each.dtype} | {bytes_text(each.bytes)} |")
     else:
         lines.append("Nothing is kept for the backward but operands and outputs.")
     read = ", ".join(f"`{name}`" for name in reads)

@@ -11,6 +11,7 @@ from html import escape
 from math import sqrt
 
 from normgen.cli.html.flow import Access, Flow, Step
+from normgen.counting import bytes_text
 
 WIDTH = 1000
 PILL, KERNEL = 210, 290  # widths of the boxes of arrays and of launches
@@ -37,12 +38,11 @@ class _Picture:
     most: int
     edges: list[str] = field(default_factory=list)
     boxes: list[str] = field(default_factory=list)
-    at: dict[str, tuple[float, bool]] = field(
-        default_factory=dict
-    )  # of an array: how far down, whether right
+    # Of an array: how far down it is, and whether on the right.
+    at: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
     def colour(self, name: str) -> str:
-        return COLOURS.get(self.flow.arrays[name].kind, "#94a3b8")
+        return COLOURS[self.flow.arrays[name].kind]
 
     def edge(self, start: tuple[float, float], end: tuple[float, float], access: Access) -> None:
         """A band from one box to another, as thick as it moves much."""
@@ -52,7 +52,7 @@ class _Picture:
         path = f"M{x0:.0f} {y0:.0f} C{x0 + bend:.0f} {y0:.0f} {x1 - bend:.0f} {y1:.0f} {x1:.0f} {y1:.0f}"
         self.edges.append(
             f'<path d="{path}" fill="none" stroke="{self.colour(access.array)}" stroke-opacity=".45" '
-            f'stroke-width="{thick:.1f}"><title>{escape(access.array)}: {megabytes(access.bytes)}</title>'
+            f'stroke-width="{thick:.1f}"><title>{escape(access.array)}: {bytes_text(access.bytes)}</title>'
             "</path>"
         )
 
@@ -114,7 +114,7 @@ def _kernel(number: int, step: Step, top: float, height: float) -> str:
     lines = [
         (f"{number + 1}. {step.entry}", 600, 13, 1.0),
         (f"grid {_extent(step.grid)}, block {_extent(step.block)}", 400, 12, 0.65),
-        (f"reads {megabytes(_total(step.reads))}, writes {megabytes(_total(step.writes))}", 400, 12, 0.65),
+        (f"reads {bytes_text(_total(step.reads))}, writes {bytes_text(_total(step.writes))}", 400, 12, 0.65),
     ]
     first = top + height / 2 - 18 + 5
     return (
@@ -141,7 +141,7 @@ def _pill(picture: _Picture, name: str) -> str:
     x, colour = RIGHT if right else LEFT, picture.colour(name)
     dashed = ' stroke-dasharray="5 3"' if array.kind == "scratch" else ""
     shape = " × ".join(map(str, array.shape)) or "1"
-    short, what = name.rpartition(".")[2], f" {array.kind}, {megabytes(array.bytes)}"
+    short, what = name.rpartition(".")[2], f" {array.kind}, {bytes_text(array.bytes)}"
     return (
         f'<g data-name="{escape(short)}"><rect x="{x}" y="{y - 19:.0f}" width="{PILL}" height="38" rx="19" '
         f'fill="{colour}" fill-opacity=".14" stroke="{colour}"{dashed}/>'
@@ -164,15 +164,7 @@ def _total(accesses: tuple[Access, ...]) -> int:
     return sum(each.bytes for each in accesses)
 
 
-def megabytes(count: int) -> str:
-    """Bytes in the unit that suits them."""
-    for unit, size in (("MB", 1e6), ("KB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}" if count < 100 * size else f"{count / size:.0f} {unit}"
-    return f"{count} B"
-
-
 def legend(flows: list[Flow]) -> Iterator[tuple[str, str]]:
     """The kinds of arrays that there are, with their colours."""
     kinds = dict.fromkeys(array.kind for flow in flows for array in flow.arrays.values())
-    return ((kind, COLOURS.get(kind, "#94a3b8")) for kind in kinds)
+    return ((kind, COLOURS[kind]) for kind in kinds)

@@ -11,10 +11,11 @@ import jinja2
 from markupsafe import Markup
 
 from normgen.cli.files import MARK, Output
-from normgen.cli.html.drawing import drawing, legend, megabytes
+from normgen.cli.html.drawing import drawing, legend
 from normgen.cli.html.flow import Flow, flow_of
 from normgen.cli.html.listing import Listing, cuda_lines, names_of, spec_lines
 from normgen.cli.sizes import BOTH, Setting
+from normgen.counting import bytes_text
 from normgen.ir.mathml import math, rows_of
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _explained(direction: Direction, program: Program, definition: Definition, s
         flow=flow,
         picture=Markup(drawing(flow, f"The {direction.name} of {program.name}: what it reads and writes")),
         schedule=tuple(((len(line) - len(line.lstrip())) // 2, line.strip()) for line in said),
-        moved=f"{megabytes(counted.total)} moved, {share:.3f} of the least possible",
+        moved=f"{bytes_text(counted.total)} moved, {share:.3f} of the least possible",
         launches=chosen.plan.launches,
     )
 

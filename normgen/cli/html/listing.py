@@ -4,10 +4,8 @@ other."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -39,22 +37,9 @@ class Listing:
 
 def spec_lines(source: Source) -> list[Line]:
     """A spec, line by line. Each line is of itself."""
-    return [Line(n, _spec_html(text), (n,)) for n, text in enumerate(source.text.splitlines(), 1)]
+    from normgen.cli.html.lexer import SpecLexer
 
-
-_SPEC = re.compile(
-    r'(?P<c>#.*)|(?P<s>"[^"\n]*")|(?P<k>\b(?:norm|attr|axis|input|param|state|let|save|output|update|grad|wrt|fn'
-    r"|if|else|and|or|not|int|bool|like)\b)|(?P<m>\b\d[\w.]*)"
-)
-
-
-def _spec_html(text: str) -> str:
-    """A line with its comments, docs, keywords and numbers marked."""
-    parts, start = [], 0
-    for found in _SPEC.finditer(text):
-        parts += [escape(text[start : found.start()]), f'<i class="{found.lastgroup}">{escape(found[0])}</i>']
-        start = found.end()
-    return "".join([*parts, escape(text[start:])])
+    return [Line(n, html, (n,)) for n, html in enumerate(_highlighted(source.text, SpecLexer), 1)]
 
 
 def names_of(definition: Definition) -> dict[str, int]:
@@ -71,7 +56,9 @@ def names_of(definition: Definition) -> dict[str, int]:
 def cuda_lines(text: str, definition: Definition) -> Listing:
     """A CUDA text whose kernels are linked to the lines of the spec: where a comment names the line, or a
     statement handles a tensor."""
-    lines = _highlighted(text)
+    from pygments.lexers import CudaLexer
+
+    lines = _highlighted(text, CudaLexer)
     plain = text.splitlines()
     pairs = enumerate(pairwise(plain))
     first = next((n for n, (a, b) in pairs if a.startswith(_TITLE) and b.startswith(_LAUNCHED)), 0)
@@ -101,18 +88,10 @@ def _stem(word: str) -> str:
     return word
 
 
-@cache
-def _pygments() -> tuple[Any, Any]:
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import CudaLexer
-
-    return CudaLexer(stripnl=False, ensurenl=True), HtmlFormatter(nowrap=True)
-
-
-def _highlighted(text: str) -> list[str]:
-    """The lines of a CUDA text as HTML."""
+def _highlighted(text: str, lexer: Callable[..., Any]) -> list[str]:
+    """The lines of a text as HTML."""
     from pygments import highlight
+    from pygments.formatters import HtmlFormatter
 
-    lexer, formatter = _pygments()
-    shown: str = highlight(text, lexer, formatter)
+    shown: str = highlight(text, lexer(stripnl=False, ensurenl=True), HtmlFormatter(nowrap=True))
     return shown.splitlines()
