@@ -35,9 +35,9 @@ def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         default_cache().get_or_build_bytes(digest(name), lambda: bytes(100_000))
     assert "entries: 3" in run("cache", "info").stdout
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "200K")
-    assert "limit: 0.2 MB" in run("cache", "info").stdout
+    assert "limit: 205 KB" in run("cache", "info").stdout
     assert "removed 1 entry" in run("cache", "prune").stderr
-    assert "entries: 2\nsize: 0.2 MB" in run("cache", "info").stdout
+    assert "entries: 2\nsize: 200 KB" in run("cache", "info").stdout
     assert "removed 1 entry" in run("cache", "prune", "--to", "150k").stderr
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "0")
     assert "limit: none" in run("cache", "info").stdout
