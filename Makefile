@@ -127,7 +127,7 @@ wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build
 
 release: $(VENV)/.installed-dev ## build and check what is uploaded: make release URL=https://forge.example/owner/normgen
-	$(BIN)/python tools/release.py "$(URL)"
+	$(BIN)/python -m tools.release "$(URL)"
 
 clean: ## remove what was built, .venv included
 	rm -rf $(VENV) build dist site .cache demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,7 +29,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a release uploads: a source distribution of this tree, and the wheel that was built
     from it, as an installer without a wheel does it. Twine has checked both."""
     dist = tmp_path_factory.mktemp("dist")
-    _run([sys.executable, str(ROOT / "tools" / "release.py"), URL, "--out", str(dist)])
+    _run([sys.executable, "-m", "tools.release", URL, "--out", str(dist)], ROOT)
     return dist
 
 

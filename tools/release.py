@@ -1,4 +1,4 @@
-"""Build what is uploaded to a package index: `python tools/release.py https://forge.example/owner/normgen`.
+"""Build what is uploaded to a package index: `python -m tools.release https://forge.example/owner/normgen`.
 
 An index shows README.md and links to the project, and neither may lead nowhere there. So the address of the
 repository is given, where it is published: links of the README become absolute, at the tag of this version,
@@ -15,10 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools.docs.links import linked
+
 ROOT = Path(__file__).parent.parent
 NOT_SOURCES = (".git", ".venv", ".carry", "__pycache__", "build", "dist", "site", "*.egg-info", ".*_cache")
-LINK = re.compile(r"""(?P<before>\]\(|(?:src|srcset)=")(?![a-z]+:|\#)(?P<path>[^)"\s]+)""")
-CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 URLS = """
 [project.urls]
 Repository = "{url}"
@@ -30,13 +30,7 @@ Changelog = "{url}/blob/{tag}/CHANGELOG.md"
 
 def absolute(text: str, url: str, tag: str) -> str:
     """The text with each relative link at the tag: pictures as they are, other files as a forge shows it."""
-
-    def linked(found: re.Match[str]) -> str:
-        kind = "blob" if found["before"] == "](" else "raw"
-        return f"{found['before']}{url}/{kind}/{tag}/{found['path']}"
-
-    parts = CODE.split(text)  # every other part is code
-    return "".join(part if number % 2 else LINK.sub(linked, part) for number, part in enumerate(parts))
+    return linked(text, lambda path, picture: f"{url}/{'raw' if picture else 'blob'}/{tag}/{path}")
 
 
 def version() -> str:

@@ -21,20 +21,29 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, change(text[start:])])
 
 
+def linked(text: str, change: Callable[[str, bool], str]) -> str:
+    """`text` with other targets for its relative links. `change`: a target, and whether it is a picture's."""
+
+    def link(found: re.Match[str]) -> str:
+        if _ABSOLUTE.match(found[2]):
+            return found[0]
+        return found[1] + change(found[2], found[1].startswith("src"))
+
+    return outside_code(text, lambda part: _LINK.sub(link, part))
+
+
 def relinked(text: str, source: str, path: str, place: Callable[[str], str]) -> str:
     """`text` with the relative links of the repository's file `source` leading on from `path` in the site.
 
     `place` says where the site has a file of the repository.
     """
 
-    def link(found: re.Match[str]) -> str:
-        target, mark, anchor = found[2].partition("#")
-        if _ABSOLUTE.match(found[2]):
-            return found[0]
+    def link(given: str, _picture: bool) -> str:
+        target, mark, anchor = given.partition("#")
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        return f"{found[1]}{posixpath.relpath(place(file), posixpath.dirname(path) or '.')}{mark}{anchor}"
+        return f"{posixpath.relpath(place(file), posixpath.dirname(path) or '.')}{mark}{anchor}"
 
-    return outside_code(text, lambda part: _LINK.sub(link, part))
+    return linked(text, link)
 
 
 _NAMED = re.compile(r"\[([\w./-]+\.md)\]\(([^)#\s]+)(?=[)#])")
