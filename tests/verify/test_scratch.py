@@ -37,6 +37,12 @@ SPECS = {
         save r[C] = rsqrt(mean[B, ...](x^2) + 1)
         output y[B, C, ...] = x * r * sum[C](w)
     """,
+    # The backward's factor of what blocks hold is made of a sum of each element, which no block has whole.
+    "a sum of sums": """
+        input x[B, S, D]
+        let s = sum[D](tanh(sum[B](tanh(x))))
+        output y[B, S, D] = 1.5 * x + s
+    """,
     "two results": """
         input x[B, S, D]
         input z[S, D]

@@ -237,6 +237,9 @@ class _Planner:
             if not terms or set(walk(*terms)) & late:
                 raise self._misfit(f"has no factors of what is held in `{result.tensor.name}`")
             applied.append(replace(result, expr=add(*terms)))
+        read = {n for n in walk(*names, *(r.expr for r in applied)) if isinstance(n, Load)}
+        if any(n.tensor in self.temporaries and n not in late for n in read):
+            raise self._misfit("applies sums of single elements, which no block has whole")
         return {n.tensor: c for c, n in names.items() if isinstance(n, Load)}, tuple(applied)
 
     def _operands(self, values: Iterable[Expr]) -> tuple[Operand, ...]:
