@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 WIDTH = 110
 _STEP = "    "
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 _CONTROL = re.compile(r"(?:\} )?(?:else )?(?:if constexpr|if|for|while) (?=\()|else (?!\{)")
 _PROSE = re.compile(r"\s*// [^\s-]")
 _FORMULA = re.compile(r"\s*// (?:(?:let|save|output|gradient|update) \w+.* = |note:|A launch sets:)")
@@ -95,22 +97,18 @@ def _goes_on(line: str) -> bool:
 
 def wrapped(text: str, width: int) -> list[str]:
     """A formula in lines: what goes on is further in."""
-    return textwrap.wrap(text, width, subsequent_indent=_STEP, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, width, subsequent_indent=_STEP, **_WHOLE_WORDS)
 
 
 def _entry(line: str) -> list[str]:
-    """An entry of a list of constants as several, each of some of the names: it is read again."""
-    names, _, meaning = line.removeprefix("//   ").partition(": ")
-    room = max(WIDTH - len(f"//   : {meaning}"), 1)
-    rows = textwrap.wrap(names, room, break_long_words=False, break_on_hyphens=False)
-    return [f"//   {row.rstrip(',')}: {meaning}" for row in rows]
+    """A line of a list of constants as several: it is read again."""
+    names = line.removeprefix("//   ")
+    return [f"//   {row}" for row in textwrap.wrap(names, WIDTH - 5, **_WHOLE_WORDS)]
 
 
 def _comment(line: str) -> list[str]:
     start = f"{_margin(line)}// "
-    found = textwrap.wrap(
-        line.removeprefix(start), WIDTH - len(start), break_long_words=False, break_on_hyphens=False
-    )
+    found = textwrap.wrap(line.removeprefix(start), WIDTH - len(start), **_WHOLE_WORDS)
     return [start + each for each in found]
 
 

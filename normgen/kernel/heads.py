@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from normgen.kernel.headers import needed, outermost
-from normgen.package.constants import listed, meanings
+from normgen.package.constants import CONSTANTS, listed, meaning
 from normgen.package.device_functions import includes
-from normgen.package.operands import ELEMENT, FormRecord, OperandRecord, axis_name
+from normgen.package.operands import FormRecord, OperandRecord, axis_name
 
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*')
 _DECLARED = re.compile(r"\b(?:constexpr \w+|,) (\w+) = ")
@@ -27,18 +27,14 @@ def headed(form: FormRecord, operands: Iterable[OperandRecord], types: Mapping[s
 
 def _constants(
     form: FormRecord, words: set[str], operands: Iterable[OperandRecord], types: Iterable[str]
-) -> list[tuple[str, str]]:
-    """The constants that a text reads, with what they mean: not those that it declares itself, nor its
-    parameters."""
+) -> list[str]:
+    """The constants that a text reads: not those that it declares itself, nor its parameters."""
     text = _NO_CODE.sub("", form.source)
     own = {f"size_{axis_name(p.axis)}" for p in form.parameters if p.kind == "size"}
     read = words - own - set(_DECLARED.findall(text))
     lengths = sorted(word for word in read if word.startswith("size_") and "ꞏ" not in word)
-    known = {**meanings(read)} | {name: f"length of {name.removeprefix('size_')}" for name in lengths}
-    for operand in operands:
-        known |= operand.given
-    known |= dict.fromkeys(types, ELEMENT)
-    found = [(name, meaning) for name, meaning in known.items() if name in read]
+    known = (*CONSTANTS, *lengths, *(name for operand in operands for name in operand.given), *types)
+    said = {name: meaning(name, read) for name in known if name in read}
     # (so that what means the same stands together, in the order of the first of each)
-    places = list(dict.fromkeys(meaning for _, meaning in found))
-    return sorted(found, key=lambda each: places.index(each[1]))
+    places = list(dict.fromkeys(said.values()))
+    return sorted(said, key=lambda name: places.index(said[name]))

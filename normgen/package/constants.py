@@ -3,16 +3,15 @@
 A text begins with a list of those that it reads, each with what it means:
 
     // A launch sets:
-    //   THREADS: threads of a block
-    //   x_t, y_t: types of elements
+    //   THREADS, x_t, y_t
 
-and a launch has definitions in place of that list, of those names and no others.
+and a launch has definitions in place of that list, of those names and no others, each beside what it means.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby
 from types import MappingProxyType
@@ -81,45 +80,72 @@ _OF_COLUMNS = {
 }
 
 
+# Of an operand, and of an axis.
+_BY_PREFIX = {
+    "HAS_": "whether the call has this operand",
+    "WANT_": "whether the call wants this result",
+    "ONE_": "whether a vector needs one element of this operand",
+    "VEC_": "rows that one access moves of this operand",
+    "size_": "length of {}",
+}
+_ELEMENT = "type of this operand's elements"
+
+
 def meanings(names: Collection[str]) -> Mapping[str, str]:
     """What constants mean in a text that has these."""
     return {**CONSTANTS, **_OF_COLUMNS} if "LANES" in names else CONSTANTS
 
 
+def meaning(name: str, names: Collection[str]) -> str:
+    """What a constant or a type means in a text that has these."""
+    known = meanings(names).get(name)
+    if known is not None:
+        return known
+    for prefix, said in _BY_PREFIX.items():
+        if name.startswith(prefix):
+            return said.format(name.removeprefix(prefix))
+    return _ELEMENT
+
+
+def glossary(texts: Iterable[Collection[str]]) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """All constants of texts, of which each is given by the names that it has: those that share a meaning,
+    with that meaning."""
+    found: dict[str, dict[str, None]] = {}
+    for names in texts:
+        for name in names:
+            found.setdefault(meaning(name, names), {})[name] = None
+    places = {said: place for place, said in enumerate((*CONSTANTS.values(), *_OF_COLUMNS.values()))}
+    order = sorted(found, key=lambda said: places.get(said, len(places)))
+    return tuple((tuple(found[said]), said) for said in order)
+
+
 _TITLE = "// A launch sets:\n"
 _LIST = re.compile(rf"^{_TITLE}((?://   .*\n)*)", re.MULTILINE)
-_ENTRY = re.compile(r"//   ([^:]+): (.*)\n")
+_NAME = re.compile(r"[^\s,/]+")
 
 
 class Listing(NamedTuple):
-    """A text in its parts: the list of constants, as names that share a meaning, and what is around it."""
+    """A text in its parts: the list of constants, and what is around it."""
 
     before: str
-    entries: tuple[tuple[tuple[str, ...], str], ...]
+    names: tuple[str, ...]
     after: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All constants of the list."""
-        return tuple(name for names, _ in self.entries for name in names)
 
     def filled(self, define: Callable[[str], str]) -> str:
         """The text with definitions in place of the list, each beside what it means."""
         return self.before + "".join(self._defined(define)) + self.after
 
-    def _defined(self, define: Callable[[str], str]) -> Iterable[str]:
-        for names, meaning in self.entries:
+    def _defined(self, define: Callable[[str], str]) -> Iterator[str]:
+        for said, group in groupby(self.names, lambda name: meaning(name, self.names)):
+            names = tuple(group)
             if len(names) > 1:
-                yield f"// {meaning}\n"
-            yield from (define(name) + (f"  // {meaning}\n" if len(names) == 1 else "\n") for name in names)
+                yield f"// {said}\n"
+            yield from (define(name) + (f"  // {said}\n" if len(names) == 1 else "\n") for name in names)
 
 
-def listed(constants: Iterable[tuple[str, str]]) -> str:
-    """The list of these constants, by name and meaning; neighbours that mean the same have one line."""
-    lines = []
-    for meaning, group in groupby(constants, lambda each: each[1]):
-        lines.append(f"//   {', '.join(name for name, _ in group)}: {meaning}\n")
-    return _TITLE + "".join(lines)
+def listed(names: Iterable[str]) -> str:
+    """The list of these constants."""
+    return f"{_TITLE}//   {', '.join(names)}\n"
 
 
 @lru_cache(maxsize=4096)
@@ -128,5 +154,4 @@ def listing(text: str) -> Listing:
     found = _LIST.search(text)
     if found is None:
         return Listing("", (), text)
-    entries = tuple((tuple(names.split(", ")), meaning) for names, meaning in _ENTRY.findall(found[1]))
-    return Listing(text[: found.start()], entries, text[found.end() :])
+    return Listing(text[: found.start()], tuple(_NAME.findall(found[1])), text[found.end() :])

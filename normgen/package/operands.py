@@ -25,7 +25,6 @@ _MEANINGS = {
     ("count", "channels"): "channels of an image",
     ("count", ""): "words of bits in scratch memory",
 }
-ELEMENT = "type of this operand's elements"
 
 
 def axis_name(axis: str) -> str:
@@ -54,15 +53,9 @@ class OperandRecord:
     passes: int = 1
 
     @property
-    def given(self) -> dict[str, str]:
-        """The identifiers that a launch may set for it in a text, and what they mean."""
-        return {
-            self.there: "whether the call has this operand",
-            self.wanted: "whether the call wants this result",
-            self.one: "whether a vector needs one element of this operand",
-            self.run: "rows that one access moves of this operand",
-            self.element: ELEMENT,
-        }
+    def given(self) -> tuple[str, ...]:
+        """The identifiers that a launch may set for it in a text."""
+        return self.there, self.wanted, self.one, self.run, self.element
 
     @property
     def element(self) -> str:

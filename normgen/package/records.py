@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from normgen.package.kernels import Kernel
 
-ABI = 12  # of plain data of records, and of the numbers that texts of kernels are given
+ABI = 13  # of plain data of records, and of the numbers that texts of kernels are given
 
 Dims = tuple[tuple[str, ...], ...]
 

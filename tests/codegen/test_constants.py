@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normgen.package.constants import CONSTANTS, listed, listing
+from normgen.package.constants import CONSTANTS, glossary, listed, listing
 from tests.codegen import windowing
 from tests.codegen.norms import package_of, packaged
 
@@ -20,14 +20,26 @@ def test_every_constant_is_read_by_some_text() -> None:
 
 
 def test_a_text_is_launched_with_definitions_in_place_of_its_list() -> None:
-    text = (
-        "// above\n\n"
-        + listed([("N", "elements"), ("x_t", "types"), ("y_t", "types")])
-        + "\nint f() { return N; }\n"
-    )
+    """Each beside what it means, neighbours that mean the same below that."""
+    text = "// above\n\n" + listed(["VEC", "x_t", "y_t"]) + "\nint f() { return VEC; }\n"
     found = listing(text)
-    assert found.names == ("N", "x_t", "y_t")
+    assert found.names == ("VEC", "x_t", "y_t")
     assert found.filled(lambda name: f"define {name};") == (
-        "// above\n\ndefine N;  // elements\n// types\ndefine x_t;\ndefine y_t;\n\nint f() { return N; }\n"
+        "// above\n\ndefine VEC;  // elements of a vector\n// type of this operand's elements\ndefine x_t;\n"
+        "define y_t;\n\nint f() { return VEC; }\n"
     )
     assert listing("int f();\n").names == () and listing("int f();\n").filled(str) == "int f();\n"
+
+
+def test_a_glossary_says_once_what_a_constant_means() -> None:
+    """Where it means two things, for texts of either kind."""
+    rows, columns = ("THREADS", "ITEMS", "HAS_X", "size_D"), ("THREADS", "LANES", "ITEMS", "HAS_W", "x_t")
+    assert glossary([rows, columns, rows]) == (
+        (("THREADS",), "threads of a block"),
+        (("LANES",), "threads of a block along neighbouring columns"),
+        (("ITEMS",), "vectors of a thread"),
+        (("ITEMS",), "elements along a column of a thread"),
+        (("HAS_X", "HAS_W"), "whether the call has this operand"),
+        (("size_D",), "length of D"),
+        (("x_t",), "type of this operand's elements"),
+    )

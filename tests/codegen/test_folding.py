@@ -74,8 +74,8 @@ def test_what_has_nowhere_to_be_cut_stays() -> None:
 
 def test_a_list_of_constants_is_still_one() -> None:
     names = [f"operand_{k}_t" for k in range(20)]
-    text = folded(listed([*((name, "types") for name in names), ("N", "elements")]))
-    assert listing(text).names == (*names, "N") and max(map(len, text.splitlines())) <= WIDTH
+    text = folded(listed([*names, "VEC"]))
+    assert listing(text).names == (*names, "VEC") and max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_formulas_go_on_further_in() -> None:

@@ -163,7 +163,7 @@ SCHEMAS = {
     9: "f9186b62ecdd5ab5",
     10: "a50cf5a4250bf49b",
     11: "654227b04911a49a",
-    12: "4bb27e29c24a626e",
+    **dict.fromkeys((12, 13), "4bb27e29c24a626e"),
 }
 
 
@@ -218,6 +218,17 @@ PACKAGES = [
 def test_the_package_in_the_text_is_the_package(package: Package) -> None:
     module = executed(text_of(package))
     assert package == module.NORM.package and package.spec == module.SPEC
+
+
+def test_the_glossary_is_there_once() -> None:
+    """The module says what constants mean; each text only which it has."""
+    text = text_of(stubs.package(stubs.ROWS))
+    for line in (
+        "threads of a thread group", "elements of a row", "length of D", "whether the call has this operand"
+    ):  # fmt: skip
+        assert text.count(line) == 1, line
+    assert "#     TEAM: threads of a thread group\n" in text
+    assert text.count("// A launch sets:\n//   THREADS, ") > 4
 
 
 def test_docs_and_mathematics_are_there_to_be_read() -> None:

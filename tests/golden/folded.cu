@@ -3,23 +3,8 @@
 #include "normgen/row_pipeline.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   RELOAD: whether a row is read again from the pipeline
-//   BULK: whether rows arrive by bulk copies
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   x_t: type of this operand's elements
-//   WANT_MU, WANT_VAR: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, REALIGNED, RELOAD, BULK,
+//   PROGRAMMATIC, index_t, offset_t, size_C, x_t, WANT_MU, WANT_VAR
 
 [[maybe_unused]] constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // norm stats axis G = 2 input x[B, ..., (G C)]
@@ -172,15 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
 #include "normgen/second_stage.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   LENGTH: elements of a row
-//   TILE: columns of a tile of the kernel that combines partials
-//   SHARES: warps that share such a tile
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   WANT_MU, WANT_VAR: whether the call wants this result
-//   mu_t, var_t: type of this operand's elements
+//   THREADS, LENGTH, TILE, SHARES, PROGRAMMATIC, index_t, offset_t, size_C, WANT_MU, WANT_VAR, mu_t, var_t
 
 [[maybe_unused]] constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // norm stats axis G = 2 input x[B, ..., (G C)]

@@ -3,28 +3,9 @@
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   SPARE: bytes between the operands of a pipeline
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   RELOAD: whether a row is read again from the pipeline
-//   LATE: whether what rows share is loaded after what they do not
-//   BULK: whether rows arrive by bulk copies
-//   REFILLED: whether the pipeline is refilled by vector
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, SLOTS, SPARE, REALIGNED,
+//   RELOAD, LATE, BULK, REFILLED, PROGRAMMATIC, index_t, offset_t, size_D, HAS_DY, HAS_W, dy_t, x_t, w_t,
+//   mu_t, rstd_t, dx_t, WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -378,26 +359,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   RELOAD: whether a row is read again from the pipeline
-//   LATE: whether what rows share is loaded after what they do not
-//   BULK: whether rows arrive by bulk copies
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, SLOTS, REALIGNED, RELOAD,
+//   LATE, BULK, PROGRAMMATIC, index_t, offset_t, size_D, HAS_DY, HAS_W, dy_t, x_t, w_t, mu_t, rstd_t, dx_t,
+//   WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -689,23 +653,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   SPARE: bytes between the operands of a pipeline
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, SLOTS, SPARE, REALIGNED, PROGRAMMATIC,
+//   index_t, offset_t, size_D, HAS_DY, HAS_W, dy_t, x_t, w_t, mu_t, rstd_t, dx_t, WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -976,20 +925,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   VEC: elements of a vector
-//   LENGTH: elements of a row
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   BACKWARDS: whether the last rows or tiles come first
-//   STAGED: whether later passes read a copy in shared memory
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, VEC, LENGTH, SLOTS, BACKWARDS, STAGED, PROGRAMMATIC, index_t, offset_t,
+//   size_D, HAS_DY, HAS_W, dy_t, x_t, w_t, mu_t, rstd_t, dx_t, WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -1145,15 +1082,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #include "normgen/second_stage.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   LENGTH: elements of a row
-//   TILE: columns of a tile of the kernel that combines partials
-//   SHARES: warps that share such a tile
-//   ACCUMULATE: whether gradients of parameters are added to what is there
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   WANT_DW, WANT_DB: whether the call wants this result
-//   dw_t, db_t: type of this operand's elements
+//   THREADS, LENGTH, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, WANT_DW, WANT_DB, dw_t, db_t
 
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)

@@ -4,24 +4,9 @@
 #include "normgen/statistics.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   LATE: whether what rows share is loaded after what they do not
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, UNTAGGED, REALIGNED, BACKWARDS, LATE,
+//   PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU,
+//   WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -185,26 +170,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #include "normgen/statistics.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   RELOAD: whether a row is read again from the pipeline
-//   LATE: whether what rows share is loaded after what they do not
-//   BULK: whether rows arrive by bulk copies
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, UNTAGGED, REALIGNED, RELOAD,
+//   LATE, BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B,
+//   WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -418,21 +386,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #include "normgen/statistics.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   BACKWARDS: whether the last rows or tiles come first
-//   LATE: whether what rows share is loaded after what they do not
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, BACKWARDS, LATE, PROGRAMMATIC, index_t, offset_t,
+//   size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -583,22 +538,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #include "normgen/realigned.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   MEMBERS: blocks that share a row or a segment
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, ITEMS, LENGTH, SLOTS, REALIGNED, BACKWARDS, PROGRAMMATIC,
+//   index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -768,25 +709,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #include "normgen/statistics.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   RELOAD: whether a row is read again from the pipeline
-//   LATE: whether what rows share is loaded after what they do not
-//   BULK: whether rows arrive by bulk copies
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, VEC, ITEMS, LENGTH, STAGES, UNTAGGED, REALIGNED, RELOAD, LATE,
+//   BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU,
+//   WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -979,19 +904,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #include "normgen/running.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   VEC: elements of a vector
-//   LENGTH: elements of a row
-//   BACKWARDS: whether the last rows or tiles come first
-//   STAGED: whether later passes read a copy in shared memory
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, VEC, LENGTH, BACKWARDS, STAGED, PROGRAMMATIC, index_t, offset_t, size_D, x_t,
+//   w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -1114,9 +1028,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
+//   THREADS, PROGRAMMATIC, index_t
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) layernorm_forward_clear(

@@ -2,21 +2,8 @@
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   LANES: threads of a block along neighbouring columns
-//   VEC: elements of a vector
-//   ITEMS: elements along a column of a thread
-//   LENGTH: elements along a column
-//   AHEAD: whether, or how far, what comes next is loaded ahead
-//   COVERS: whether the threads of a group have all elements of a column
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, LANES, VEC, ITEMS, LENGTH, AHEAD, COVERS, PROGRAMMATIC, index_t, size_C,
+//   HAS_DY, HAS_W, dy_t, x_t, w_t, mu_t, rstd_t, dx_t, WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -250,18 +237,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   LANES: threads of a block along neighbouring columns
-//   VEC: elements of a vector
-//   LENGTH: elements along a column
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, LANES, VEC, LENGTH, PROGRAMMATIC, index_t, size_C, HAS_DY, HAS_W, dy_t, x_t,
+//   w_t, mu_t, rstd_t, dx_t, WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -408,15 +385,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 #include "normgen/second_stage.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   LENGTH: elements of a row
-//   TILE: columns of a tile of the kernel that combines partials
-//   SHARES: warps that share such a tile
-//   ACCUMULATE: whether gradients of parameters are added to what is there
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   WANT_DW, WANT_DB: whether the call wants this result
-//   dw_t, db_t: type of this operand's elements
+//   THREADS, LENGTH, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, WANT_DW, WANT_DB, dw_t, db_t
 
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)

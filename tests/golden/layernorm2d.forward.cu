@@ -2,20 +2,8 @@
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   LANES: threads of a block along neighbouring columns
-//   VEC: elements of a vector
-//   ITEMS: elements along a column of a thread
-//   LENGTH: elements along a column
-//   COVERS: whether the threads of a group have all elements of a column
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, LANES, VEC, ITEMS, LENGTH, COVERS, PROGRAMMATIC, index_t, size_C, x_t, w_t,
+//   b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -149,18 +137,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   LANES: threads of a block along neighbouring columns
-//   VEC: elements of a vector
-//   LENGTH: elements along a column
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, LANES, VEC, LENGTH, PROGRAMMATIC, index_t, size_C, x_t, w_t, b_t, mu_t,
+//   rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;

@@ -4,24 +4,9 @@
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   RUN: elements of a part of a row that accumulators keep
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   size_rest: length of rest
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, RUN, REALIGNED, BACKWARDS,
+//   PROGRAMMATIC, index_t, offset_t, size_C, size_rest, HAS_DY, HAS_W, dy_t, x_t, w_t, mu_t, rstd_t, dx_t,
+//   WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -219,24 +204,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #include "normgen/rows/runs.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   MEMBERS: blocks that share a row or a segment
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   RUN: elements of a part of a row that accumulators keep
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   size_rest: length of rest
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, ITEMS, LENGTH, RUN, SLOTS, REALIGNED, BACKWARDS, PROGRAMMATIC,
+//   index_t, offset_t, size_C, size_rest, HAS_DY, HAS_W, dy_t, x_t, w_t, mu_t, rstd_t, dx_t, WANT_DX,
+//   WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -465,9 +435,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
+//   THREADS, PROGRAMMATIC, index_t
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
@@ -483,16 +451,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
 #include "normgen/second_stage.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   RUNS: partials of each part of a row
-//   TILE: columns of a tile of the kernel that combines partials
-//   SHARES: warps that share such a tile
-//   ACCUMULATE: whether gradients of parameters are added to what is there
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   WANT_DW, WANT_DB: whether the call wants this result
-//   dw_t, db_t: type of this operand's elements
+//   THREADS, RUNS, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, size_C, WANT_DW, WANT_DB, dw_t, db_t
 
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)

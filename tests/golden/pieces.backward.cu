@@ -4,23 +4,8 @@
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   size_rest: length of rest
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, REALIGNED, BACKWARDS, PROGRAMMATIC,
+//   index_t, size_C, size_rest, HAS_DY, HAS_W, dy_t, x_t, w_t, mu_t, rstd_t, dx_t, WANT_DX, WANT_DW, WANT_DB
 
 [[maybe_unused]] constexpr bool READ_X = WANT_DX || WANT_DW;
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
@@ -221,16 +206,7 @@ groupnorm_channels_last_backward_registers(
 #include "normgen/second_stage.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   RUNS: partials of each part of a row
-//   TILE: columns of a tile of the kernel that combines partials
-//   SHARES: warps that share such a tile
-//   ACCUMULATE: whether gradients of parameters are added to what is there
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   WANT_DW, WANT_DB: whether the call wants this result
-//   dw_t, db_t: type of this operand's elements
+//   THREADS, RUNS, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, size_C, WANT_DW, WANT_DB, dw_t, db_t
 
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)

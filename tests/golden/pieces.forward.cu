@@ -4,23 +4,9 @@
 #include "normgen/statistics.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_B: length of B
-//   size_rest: length of rest
-//   x_t, w_t, b_t, running_mean_t, running_var_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR: whether the call has this operand
-//   WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, REALIGNED, BACKWARDS, PROGRAMMATIC,
+//   index_t, size_B, size_rest, x_t, w_t, b_t, running_mean_t, running_var_t, mu_t, rstd_t, y_t, HAS_W,
+//   HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR, WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -173,23 +159,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 #include "normgen/second_stage.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   MEMBERS: blocks that share a row or a segment
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_B: length of B
-//   size_rest: length of rest
-//   x_t, w_t, b_t, running_mean_t, running_var_t, mu_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W, HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR: whether the call has this operand
-//   WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, ITEMS, LENGTH, SLOTS, REALIGNED, BACKWARDS, PROGRAMMATIC,
+//   index_t, size_B, size_rest, x_t, w_t, b_t, running_mean_t, running_var_t, mu_t, rstd_t, y_t, HAS_W,
+//   HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR, WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 [[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
@@ -369,9 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
+//   THREADS, PROGRAMMATIC, index_t
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) batchnorm_forward_clear(

@@ -4,25 +4,9 @@
 #include "normgen/tiles/tiles.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   MEMBERS: blocks that share a row or a segment
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   DEPTH: rows that a thread group asks for together
-//   LENGTH: elements of a row
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   AGAIN: rows that are read a second time
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   WHOLE: whether every thread has as many rows as the others
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   HAS_DY, HAS_W: whether the call has this operand
-//   dy_t, x_t, mu_t, w_t, rstd_t, dx_t: type of this operand's elements
-//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, MEMBERS, VEC, ITEMS, DEPTH, LENGTH, SLOTS, AGAIN, REALIGNED, WHOLE,
+//   PROGRAMMATIC, index_t, size_C, HAS_DY, HAS_W, dy_t, x_t, mu_t, w_t, rstd_t, dx_t, WANT_DX, WANT_DW,
+//   WANT_DB
 
 [[maybe_unused]] constexpr bool ONE_MU = size_C % VEC == 0;
 // gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
@@ -473,9 +457,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
+//   THREADS, PROGRAMMATIC, index_t
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_clear(
@@ -491,15 +473,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
 #include "normgen/second_stage.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   LENGTH: elements of a row
-//   TILE: columns of a tile of the kernel that combines partials
-//   SHARES: warps that share such a tile
-//   ACCUMULATE: whether gradients of parameters are added to what is there
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   WANT_DW, WANT_DB: whether the call wants this result
-//   dw_t, db_t: type of this operand's elements
+//   THREADS, LENGTH, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, WANT_DW, WANT_DB, dw_t, db_t
 
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)

@@ -4,25 +4,8 @@
 #include "normgen/tiles/tiles.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   MEMBERS: blocks that share a row or a segment
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   DEPTH: rows that a thread group asks for together
-//   LENGTH: elements of a row
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   AGAIN: rows that are read a second time
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   WHOLE: whether every thread has as many rows as the others
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_C: length of C
-//   x_t, w_t, b_t, y_t, mu_t, rstd_t: type of this operand's elements
-//   HAS_W, HAS_B: whether the call has this operand
-//   WANT_Y, WANT_MU, WANT_RSTD: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, MEMBERS, VEC, ITEMS, DEPTH, LENGTH, SLOTS, AGAIN, REALIGNED, WHOLE,
+//   PROGRAMMATIC, index_t, size_C, x_t, w_t, b_t, y_t, mu_t, rstd_t, HAS_W, HAS_B, WANT_Y, WANT_MU, WANT_RSTD
 
 [[maybe_unused]] constexpr bool WANT_T1 = WANT_Y;
 [[maybe_unused]] constexpr bool WANT_T2 = WANT_Y;
@@ -466,9 +449,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
+//   THREADS, PROGRAMMATIC, index_t
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_forward_resident_clear(

@@ -3,24 +3,8 @@
 #include "normgen/realigned.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   LATE: whether what rows share is loaded after what they do not
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W: whether the call has this operand
-//   WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, UNTAGGED, REALIGNED, BACKWARDS, LATE,
+//   PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
@@ -156,26 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   RELOAD: whether a row is read again from the pipeline
-//   LATE: whether what rows share is loaded after what they do not
-//   BULK: whether rows arrive by bulk copies
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W: whether the call has this operand
-//   WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, UNTAGGED, REALIGNED, RELOAD,
+//   LATE, BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
@@ -361,21 +327,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   TEAMS: thread groups of a block
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   BACKWARDS: whether the last rows or tiles come first
-//   LATE: whether what rows share is loaded after what they do not
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W: whether the call has this operand
-//   WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, BACKWARDS, LATE, PROGRAMMATIC, index_t, offset_t,
+//   size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
@@ -498,22 +451,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #include "normgen/realigned.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   MEMBERS: blocks that share a row or a segment
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W: whether the call has this operand
-//   WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, ITEMS, LENGTH, SLOTS, REALIGNED, BACKWARDS, PROGRAMMATIC,
+//   index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
@@ -661,25 +600,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
-//   TEAM: threads of a thread group
-//   VEC: elements of a vector
-//   ITEMS: vectors of a thread
-//   LENGTH: elements of a row
-//   STAGES: stages of a multistage pipeline
-//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   REALIGNED: whether rows begin anywhere in a word of memory
-//   RELOAD: whether a row is read again from the pipeline
-//   LATE: whether what rows share is loaded after what they do not
-//   BULK: whether rows arrive by bulk copies
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W: whether the call has this operand
-//   WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, VEC, ITEMS, LENGTH, STAGES, UNTAGGED, REALIGNED, RELOAD, LATE,
+//   BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
@@ -845,19 +767,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   VEC: elements of a vector
-//   LENGTH: elements of a row
-//   BACKWARDS: whether the last rows or tiles come first
-//   STAGED: whether later passes read a copy in shared memory
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t, offset_t: types of row numbers and strides, and of where rows begin
-//   size_D: length of D
-//   x_t, w_t, rstd_t, y_t: type of this operand's elements
-//   HAS_W: whether the call has this operand
-//   WANT_RSTD, WANT_Y: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, VEC, LENGTH, BACKWARDS, STAGED, PROGRAMMATIC, index_t, offset_t, size_D, x_t,
+//   w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
@@ -956,9 +867,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
+//   THREADS, PROGRAMMATIC, index_t
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_forward_clear(

@@ -2,23 +2,8 @@
 #include "normgen/tiles/tiles.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   VEC: elements of a vector
-//   PATCH: rows of a thread's patch of a tile
-//   ROWS: rows of a tile
-//   COLUMNS: columns of a tile
-//   PATCHES: patches of a tile
-//   BACKWARDS: whether the last rows or tiles come first
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   size_E: length of E
-//   size_G: length of G
-//   xq_t, xs_t, rstd_t, scale_t, w_t, q_t, qt_t: type of this operand's elements
-//   ONE_XS: whether a vector needs one element of this operand
-//   HAS_W: whether the call has this operand
-//   WANT_Q, WANT_QT: whether the call wants this result
-//   VEC_QT: rows that one access moves of this operand
+//   THREADS, MIN_BLOCKS, VEC, PATCH, ROWS, COLUMNS, PATCHES, BACKWARDS, PROGRAMMATIC, index_t, size_E,
+//   size_G, xq_t, xs_t, rstd_t, scale_t, w_t, q_t, qt_t, ONE_XS, HAS_W, WANT_Q, WANT_QT, VEC_QT
 
 constexpr index_t columns = index_t(size_G) * index_t(size_E);
 constexpr int PART = VEC < 4 ? VEC : 4;

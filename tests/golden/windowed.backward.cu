@@ -3,19 +3,8 @@
 #include "normgen/windows/windows.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   TEAM: threads of a thread group
-//   VEC: elements of a vector
-//   GHOSTS: threads that only load what windows reach
-//   DRIFT: places by which a window leads
-//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   AHEAD: whether, or how far, what comes next is loaded ahead
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   HAS_DY: whether the call has this operand
-//   dy_t, x_t, d_t, dx_t: type of this operand's elements
-//   WANT_DX: whether the call wants this result
+//   THREADS, MIN_BLOCKS, TEAM, VEC, GHOSTS, DRIFT, SLOTS, AHEAD, PROGRAMMATIC, index_t, HAS_DY, dy_t, x_t,
+//   d_t, dx_t, WANT_DX
 
 // gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta -
 //     1))
@@ -159,16 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
 #include "normgen/windows/pixels.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
-//   PLANE: places of an image that a block has at once
-//   PART: places that a thread group walks ahead together
-//   CHUNK: steps of a range between two meetings
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   HAS_DY: whether the call has this operand
-//   dy_t, x_t, d_t, dx_t: type of this operand's elements
-//   WANT_DX: whether the call wants this result
+//   THREADS, MIN_BLOCKS, PLANE, PART, CHUNK, PROGRAMMATIC, index_t, HAS_DY, dy_t, x_t, d_t, dx_t, WANT_DX
 
 // gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta -
 //     1))
@@ -305,13 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
 #include "normgen/windows/windows.cuh"
 
 // A launch sets:
-//   THREADS: threads of a block
-//   VEC: elements of a vector
-//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
-//   index_t: types of row numbers and strides, and of where rows begin
-//   HAS_DY: whether the call has this operand
-//   dy_t, x_t, d_t, dx_t: type of this operand's elements
-//   WANT_DX: whether the call wants this result
+//   THREADS, VEC, PROGRAMMATIC, index_t, HAS_DY, dy_t, x_t, d_t, dx_t, WANT_DX
 
 // gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta -
 //     1))

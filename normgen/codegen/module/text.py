@@ -17,6 +17,7 @@ from normgen import bundled
 from normgen.codegen.module.literal import WIDTH, literal, quoted
 from normgen.codegen.module.wording import attr_text, docstring, escaped, prose, visible
 from normgen.kernel.templates import environment
+from normgen.package.constants import glossary
 from normgen.package.direction import Direction, directions
 from normgen.package.plain import plain, schema
 from normgen.package.records import ABI, Package
@@ -68,6 +69,7 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
             exported=_wrapped("__all__ = [", [quoted(name) for name in exported], "]", 0),
             functions=functions,
             mathematics=[(title, _comment(text)) for title, text in mathematics],
+            glossary="\n".join(_glossary(package)),
             constants=[(name, _block(text)) for name, text in constants],
             literal=literal(head | plain(package), names, prefix="PACKAGE = "),
             norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")", 0),
@@ -83,6 +85,16 @@ def _constants(package: Package) -> Iterator[tuple[str, str]]:
             stem = kernel.name.removeprefix(f"{package.name}_").upper()
             for form in kernel.forms:
                 yield f"{stem}_{form.form.upper()}", form.source
+
+
+def _glossary(package: Package) -> Iterator[str]:
+    """What the constants of all texts mean, as comment lines."""
+    passes = [each for each in (package.forward, package.backward) if each is not None]
+    forms = [form for each in passes for kernel in each.kernels for form in kernel.forms]
+    for names, said in glossary(form.constants for form in forms):
+        line = f"{', '.join(names)}: {said}"
+        for part in textwrap.wrap(line, WIDTH - 6, subsequent_indent="    ", **_WHOLE_WORDS):
+            yield f"#     {part}"
 
 
 def _function(package: Package, direction: Direction) -> _Function:
