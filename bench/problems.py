@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import normgen
+from normgen.launching.launch import Binding
 from normgen.launching.layout import REST, solve
 from normgen.measure.arithmetic import Bytes, least_bytes
 from normgen.measure.norms import contiguous_binding
-from normgen.package.direction import directions
+from normgen.package.direction import Direction, directions
 from normgen.runtime.norm import Norm
 
 Shape = tuple[int, ...]
@@ -108,8 +109,8 @@ class Problem:
         """One word that names it."""
         return f"{self.op}:{'x'.join(map(str, self.shape))}:{self.dtype}:{self.layout}"
 
-    def bytes(self, direction: str) -> Bytes:
-        """The fewest bytes that must move."""
+    def call(self, direction: str) -> tuple[Direction, Binding]:
+        """What is called, with contiguous arrays."""
         package, op = norm_of(self).package, OPS[self.op]
         forward, backward = directions(package)
         chosen = forward if direction == "forward" else backward
@@ -119,7 +120,11 @@ class Problem:
         if lengths.rest is not None:
             sizes[REST] = lengths.rest
         dtypes = {op.x: self.dtype} | {o.name: o.dtype or self.dtype for o in op.operands}
-        return least_bytes(chosen, contiguous_binding(chosen, sizes, dtypes))
+        return chosen, contiguous_binding(chosen, sizes, dtypes)
+
+    def bytes(self, direction: str) -> Bytes:
+        """The fewest bytes that must move."""
+        return least_bytes(*self.call(direction))
 
 
 def norm_of(problem: Problem) -> Norm:

@@ -16,8 +16,10 @@ from tests.page.calls import Call, calls, paged, planned_usually
 from tests.sampling import sampled
 
 SIZES = (("bf16", 4096, 3), ("f32", 333, 5))
-# Most take long, since each is compiled twice.
-CASES = sampled(product(bundled.names(), SIZES), 2 * bundled.names().index("rmsnorm"))
+# Some of all, since each is compiled twice: `test_nvrtc.py` holds the page of every spec against the
+# instructions of its call.
+EVERY = list(product(bundled.names(), SIZES))[1::7]
+CASES = sampled(EVERY, EVERY.index(("rmsnorm", SIZES[0])))
 
 
 def drawn(call: Call) -> dict[str, np.ndarray]:

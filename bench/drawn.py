@@ -1,0 +1,112 @@
+"""Calls drawn at random by class, for whoever judges how schedules are chosen: none is named in the code.
+
+Classes: many rows whose width is a multiple of 8, or any other; few rows; long rows; images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from random import Random
+from types import MappingProxyType
+
+DIRECTIONS = ("forward", "backward")
+_DTYPES = ("bf16", "bf16", "f16", "f32")  # as often as they are met
+_ROW_NORMS = ("rmsnorm", "layernorm", "softmax", "add_rmsnorm")
+_GROUPS = 32
+_ROWS_ELEMENTS, _IMAGE_ELEMENTS = (20_000_000, 120_000_000), 40_000_000
+_MOST_ROWS = 100_000
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A norm in one direction at one size."""
+
+    kind: str  # a key of `KINDS`
+    norm: str
+    attrs: tuple[tuple[str, int | bool], ...]
+    direction: str
+    dtype: str
+    sizes: tuple[tuple[str, int], ...]
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        sizes = " x ".join(str(length) for _, length in self.sizes)
+        return f"{self.kind}: {self.norm} {self.direction}, {sizes} {self.dtype}"
+
+
+def draw(seed: int, count: int) -> list[Drawn]:
+    """So many calls, of each class in turn."""
+    random, kinds = Random(seed), list(KINDS.items())
+    return [_drawn(random, *kinds[place % len(kinds)]) for place in range(count)]
+
+
+def _drawn(random: Random, kind: str, sizes: Callable[[Random], Sizes]) -> Drawn:
+    lengths = dict(sizes(random))
+    norm, attrs = (random.choice(_ROW_NORMS), {}) if kind != "images" else _image_norm(random, lengths)
+    direction, dtype = random.choice(DIRECTIONS), random.choice(_DTYPES)
+    return Drawn(kind, norm, tuple(attrs.items()), direction, dtype, tuple(lengths.items()))
+
+
+def _image_norm(random: Random, lengths: dict[str, int]) -> tuple[str, dict[str, int | bool]]:
+    """A norm of images of these channels: those of groups have theirs as channels of a group."""
+    norm, attrs = random.choice(_IMAGE_NORMS)
+    if "groups" in attrs:
+        lengths["C"] = max(1, lengths["C"] // _GROUPS)
+    return norm, dict(attrs)
+
+
+_IMAGE_NORMS: tuple[tuple[str, Mapping[str, int | bool]], ...] = (
+    ("groupnorm", {"groups": _GROUPS}),
+    ("groupnorm_channels_last", {"groups": _GROUPS}),
+    ("batchnorm", {"training": True}),
+    ("instancenorm", {}),
+    ("layernorm2d", {}),
+)
+
+
+def _between(random: Random, least: float, most: float) -> int:
+    """A length, of which every order of magnitude is as likely."""
+    return int(exp(random.uniform(log(least), log(most))))
+
+
+def _many(random: Random, width: int) -> Sizes:
+    rows = _between(random, *_ROWS_ELEMENTS) // width
+    return {"...": max(1, min(_MOST_ROWS, rows)), "D": width}
+
+
+def _multiples(random: Random) -> Sizes:
+    return _many(random, _between(random, 64, 60_000) // 8 * 8)
+
+
+def _others(random: Random) -> Sizes:
+    width = _between(random, 65, 50_000)
+    return _many(random, width if width % 8 else width + random.randrange(1, 8))
+
+
+def _few(random: Random) -> Sizes:
+    return {"...": _between(random, 1, 1025), "D": _between(random, 64, 130_000) // 8 * 8}
+
+
+def _long(random: Random) -> Sizes:
+    return {"...": _between(random, 1, 121), "D": _between(random, 100_000, 1_000_000)}
+
+
+def _images(random: Random) -> Sizes:
+    channels, pixels = _between(random, 32, 1025) // 8 * 8, _between(random, 49, 20_000)
+    return {"B": max(1, min(256, _IMAGE_ELEMENTS // (channels * pixels))), "C": channels, "...": pixels}
+
+
+KINDS: Mapping[str, Callable[[Random], Sizes]] = MappingProxyType(
+    {
+        "multiples of 8": _multiples,
+        "other widths": _others,
+        "few rows": _few,
+        "long rows": _long,
+        "images": _images,
+    }
+)

@@ -1,0 +1,105 @@
+"""What planning alone tells of a schedule that is taken: faults that need no GPU to be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+
+import normgen
+from bench.drawn import Drawn
+from normgen.families.columns.launch.schedule import ColumnSchedule
+from normgen.families.resident.launch.residence import Residence
+from normgen.families.rows.launch.forms import form_of
+from normgen.families.rows.launch.schedule import RowSchedule
+from normgen.families.rows.launch.shape import shape_of
+from normgen.launching.launch import Binding
+from normgen.launching.machine import Machine, machine_of, usual_machine
+from normgen.measure.norms import contiguous_binding, direction_of
+from normgen.package.records import PassRecord
+from normgen.runtime.planning.choose import Alternative, Candidate, alternatives, candidates, choose_strategy
+
+# A card of each kind: with and without clusters, large and small.
+DEVICES: Mapping[str, Machine] = {
+    "A100": usual_machine("sm_80"),
+    "L4": machine_of("sm_89", "NVIDIA L4", 58, 48 << 20),
+    "H200": usual_machine("sm_90"),
+    "B200": usual_machine("sm_100"),
+    "RTX 5090": machine_of("sm_120", "NVIDIA GeForce RTX 5090", 170, 96 << 20),
+}
+_IDLE = 0.35  # of the places for elements
+_SLOWER = 1.3  # than what the estimate likes best
+_WORTH = 1024  # elements that are worth a block
+
+
+def planned(drawn: Drawn, device: Machine) -> tuple[PassRecord, Binding, tuple[Candidate, ...]]:
+    """What a call would run: the pass, its arrays, and its kernels with their schedules."""
+    package = normgen.load(drawn.norm, **dict(drawn.attrs)).package
+    direction = direction_of(package, drawn.direction)
+    binding = contiguous_binding(direction, dict(drawn.sizes), drawn.dtype)
+    return direction.record, binding, _taken(direction.record, binding, device).kernels
+
+
+def faults(drawn: Drawn, device: Machine) -> Iterator[str]:
+    """Those of the kernels of a call, whatever they are estimated to take."""
+    for kernel in planned(drawn, device)[2]:
+        for name, found in FAULTS.items():
+            if found(kernel):
+                yield f"{kernel.kernel.name}: {name}"
+
+
+def disliked(drawn: Drawn, device: Machine) -> Iterator[str]:
+    """The kernels of which the estimate likes another schedule much better."""
+    record, binding, kernels = planned(drawn, device)
+    strategy = _taken(record, binding, device).strategy
+    for kernel, offers in zip(kernels, candidates(strategy, binding, device), strict=True):
+        if kernel.cost.microseconds > _SLOWER * min(each.cost.microseconds for each in offers):
+            yield f"{kernel.kernel.name}: estimated slower than another"
+
+
+def _taken(record: PassRecord, binding: Binding, device: Machine) -> Alternative:
+    return choose_strategy(alternatives(record, binding, device))
+
+
+# ------------------------------------------------------------------------------------------------ faults
+
+
+def _single_elements(each: Candidate) -> bool:
+    """Whether it moves narrow vectors where wide ones could be cut out of the words around them."""
+    s = each.schedule
+    if not isinstance(s, RowSchedule):
+        return False
+    return 2 * s.vector < shape_of(each.kernel, each.call).realigned and not form_of(s).by_words
+
+
+def _idle(each: Candidate) -> bool:
+    """Whether too many places of its thread groups have no element."""
+    s, call = each.schedule, each.call
+    match s:
+        case RowSchedule() if not (form_of(s).streams or form_of(s).shares_rows):
+            have, places = call.size(each.kernel.inner), s.elements * s.team
+        case ColumnSchedule() if s.holds:
+            have, places = call.size(each.kernel.reduced), s.team * s.items
+        case Residence():
+            segments = call.size(each.kernel.segment)
+            have, places = call.size(each.kernel.kept) // segments, s.rows
+        case _:
+            return False
+    return have < (1 - _IDLE) * places
+
+
+def _few_blocks(each: Candidate) -> bool:
+    """Whether less than half of the multiprocessors have a block although there are rows or columns, or
+    elements of rows, for more."""
+    if not isinstance(each.schedule, RowSchedule | ColumnSchedule):
+        return False
+    blocks = max(prod(launch.grid) for launch in each.lowered.launches)
+    elements = each.call.size((*each.kernel.kept, *each.kernel.inner))
+    wanted = each.call.device.multiprocessors / 2
+    return blocks < wanted <= elements / _WORTH
+
+
+FAULTS: Mapping[str, Callable[[Candidate], bool]] = {
+    "single elements": _single_elements,
+    "idle places": _idle,
+    "few blocks": _few_blocks,
+}
