@@ -30,6 +30,8 @@ _LEVELS = (
     ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
     ("*", "/", "%"),
 )  # fmt: skip
+_LEVEL = {operator: level for level, operators in enumerate(_LEVELS) for operator in operators}
+_LOGICAL, _SHIFT = ("||", "&&"), _LEVEL[">>"]
 _TERNARY, _UNARY, _ATOM = -1, len(_LEVELS), len(_LEVELS) + 1
 _TRUTHS = ("==", "!=", "<", ">", "<=", ">=", "&&", "||")
 ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
@@ -212,12 +214,14 @@ class _Parser:
         same = first.value if first.value == second.value else None
         return Found(items, same, _TERNARY, condition.pure and first.pure and second.pure)
 
-    def _binary(self, level: int, truth: bool) -> Found:
-        if level == len(_LEVELS):
-            return self._unary()
-        logical = _LEVELS[level][0] in ("||", "&&")
-        left = self._binary(level + 1, truth)
-        while (operator := self._operator(level)) is not None:
+    def _binary(self, least: int, truth: bool) -> Found:
+        """Operators of at least this level between their operands."""
+        left = self._unary()
+        while (level := self._level()) is not None and level >= least:
+            count = 2 if self._is_shift() else 1
+            operator = self._items[self._at : self._at + count]
+            self._at += count
+            logical = is_op(operator[0], *_LOGICAL)
             right = self._binary(level + 1, truth or logical)
             left = (
                 _logical(left, operator, right, truth)
@@ -226,17 +230,12 @@ class _Parser:
             )
         return left
 
-    def _operator(self, level: int) -> tuple[Item, ...] | None:
+    def _level(self) -> int | None:
+        """How tightly the next operator binds, if there is one."""
         item = self._peek()
-        if not is_op(item, *_LEVELS[level]):
-            if not (level == 7 and is_op(item, ">") and self._is_shift()):
-                return None
-        elif level == 6 and self._is_shift():
+        if not isinstance(item, Token) or item.kind == "text":
             return None
-        count = 2 if self._is_shift() else 1
-        found = self._items[self._at : self._at + count]
-        self._at += count
-        return found
+        return _SHIFT if self._is_shift() else _LEVEL.get(item.text)
 
     def _is_shift(self) -> bool:
         """Whether two angle brackets, which may close two templates, are one operator here."""
