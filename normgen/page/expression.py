@@ -25,6 +25,7 @@ from normgen.page.tokens import (
 )
 
 Value = int | None  # True and False are truths
+Known = tuple[frozenset[object], ...]
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*")
 _LEVELS = (
     ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
@@ -83,6 +84,12 @@ class Scope:
                 return ""
             scope = scope.outer
         return name
+
+    def known(self) -> Known:
+        """All that folding depends on beside facts, to be compared."""
+        outer = self.outer.known() if self.outer else ()
+        values = frozenset((name, type(value), value) for name, value in self.values.items())
+        return (*outer, values, frozenset(self.sizes.items()))
 
     def inner(self, values: Mapping[str, Value] | None = None) -> Scope:
         """A scope within this one."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from normgen.page.expression import Facts, Scope, Value
+from normgen.page.expression import Facts, Known, Scope, Value
 from normgen.page.facts import facts_of, returned
 from normgen.page.fold import FOLDER, declared, fold_body, parameters
 from normgen.page.templates import UNKNOWN, Signature, Use, Worth, bound, joined, match, signature
@@ -99,6 +99,8 @@ class Program:
         self._facts = Facts(made=frozenset(made))
         self._uses: list[Use] = []
         self._assumed: dict[tuple[Node, str], Worth] = {}
+        # What declarations become where so much is known, and what they use: most stay the same for rounds.
+        self._kept: dict[tuple[Node, frozenset[str], Known], tuple[Declaration, list[Use]]] = {}
 
     def _all(self) -> Iterator[Node]:
         stack = [*self.before, *(node for unit in self.units for node in unit)]
@@ -120,7 +122,9 @@ class Program:
             ]
             free = [(n, f) for n, f in found.folded.items() if n.owner is None and f.kind == "function"]
             known, self._facts = self._facts, facts_of(functions, _short(free), self._facts)
-            if self._facts == known and self._found() == self._assumed:
+            if self._facts != known:
+                self._kept.clear()
+            elif self._found() == self._assumed:
                 self._uses = [use for use, _ in found.uses if use.explicit]
                 return found.folded
 
@@ -239,20 +243,46 @@ class Program:
         return values, pending
 
     def _fold(self, node: Node, outer: Scope, found: _Round) -> None:
-        each = node.declaration
+        scope, pending = self._scope(node, outer)
+        key = node, pending, scope.known()
+        known = self._kept.get(key) if node.declaration.kind != "class" else None
+        if known is None:
+            folded = self._folded(node, scope)
+            known = self._kept[key] = folded, self._used(node, folded, scope, pending)
+        folded, uses = known
+        found.folded[node], found.scopes[node] = folded, scope
+        found.uses += [(use, outer) for use in uses]
+        parts = folded.head if folded.kind == "class" else folded.items
+        found.names |= names_of(parts)
+        members = {member.name for member in node.owner.members} if node.owner else set()
+        found.plain.setdefault(node.unit, set()).update(_plain(parts, members))
+
+    def _scope(self, node: Node, outer: Scope) -> tuple[Scope, frozenset[str]]:
+        """The scope of a node's parameters, and the parameters of templates around it without any value
+        yet."""
         values, pending = self._parameters(node)
-        scope = outer.inner(values)
         owner = node.owner
         while owner is not None:
             pending |= self._parameters(owner)[1]
             owner = owner.owner
+        scope = outer.inner(values)
+        if node.declaration.kind == "function":
+            place = parameters_of(node.declaration.head)
+            taken = node.declaration.head[place] if place is not None else None
+            if isinstance(taken, Group):
+                scope.values |= dict.fromkeys(parameters(taken))
+        return scope, frozenset(pending)
+
+    def _used(self, node: Node, folded: Declaration, scope: Scope, pending: frozenset[str]) -> list[Use]:
+        """What a folded node uses: what has gone names nothing."""
+        uses: list[Use] = []
         bound_names: set[str] = set()
 
         def seen(name: str, angles: Group | None, where: Scope) -> None:
             if name not in self._by_name:
                 return
             if angles is None:
-                found.uses.append((Use(name, (), explicit=False), outer))
+                uses.append(Use(name, (), explicit=False))
                 return
             arguments = _arguments(angles)
             worths = tuple(FOLDER.value(argument, where) for argument in arguments)
@@ -260,33 +290,22 @@ class Program:
                 _only(argument) in bound_names or (worth is None and bool(names_of(argument) & pending))
                 for argument, worth in zip(arguments, worths, strict=True)
             )
-            found.uses.append((Use(name, worths, waiting), outer))
+            uses.append(Use(name, worths, waiting))
 
-        place = parameters_of(each.head) if each.kind == "function" else None
-        if place is not None:
-            taken = each.head[place]
-            assert isinstance(taken, Group)
-            scope.values |= dict.fromkeys(parameters(taken))
-        folded = self._folded(node, scope)
-        # Once more, now that what has gone names nothing.
+        place = parameters_of(folded.head) if folded.kind == "function" else None
         FOLDER.seen = seen
         for k, item in enumerate(folded.head):
             if isinstance(item, Group) and not _is_own(folded.head, k):
-                bound_names = set(values) if k == place else set()
+                bound_names = {p.name for p in node.signature.parameters} if k == place else set()
                 FOLDER.items(item.items, scope)
                 before = folded.head[k - 1]
                 if item.kind == "<" and isinstance(before, Token) and before.text != node.name:
                     seen(before.text, item, scope)
         bound_names = set()
-        if folded.body is not None and each.kind == "function":
+        if folded.body is not None and folded.kind == "function":
             fold_body(folded.body, scope)
         FOLDER.seen = None
-        found.folded[node] = folded
-        found.scopes[node] = scope
-        parts = folded.head if each.kind == "class" else folded.items
-        found.names |= names_of(parts)
-        members = {member.name for member in node.owner.members} if node.owner else set()
-        found.plain.setdefault(node.unit, set()).update(_plain(parts, members))
+        return uses
 
     def _folded(self, node: Node, scope: Scope) -> Declaration:
         each = node.declaration
