@@ -126,10 +126,17 @@ def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
 
 def module_of(definition: Definition) -> str:
     """The Python module of a checked spec, as text."""
-    from normgen import __version__
     from normgen.codegen.compilation import Compilation
 
-    return Compilation(definition).module(__version__)
+    return module_text(Compilation(definition))
+
+
+def module_text(compilation: Compilation) -> str:
+    """The Python module of a compilation, as text."""
+    from normgen import __version__
+    from normgen.ahead.forms import forms_table
+
+    return compilation.module(__version__, forms_table(compilation.package))
 
 
 def _package(source: Source, attrs: Mapping[str, object], compilation: Callable[[], Compilation]) -> Package:

@@ -39,7 +39,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "verify": ("codegen", "dsl", "ir", "runtime", "devices.host", *CALLS),
     "build_pycuda": ("devices.cuda",),
     "": ("api", "devices", "verify"),
-    "api": ("", "bundled", "reference", "verify", "codegen", "dsl", "ir", "package", "runtime"),
+    "api": ("", "ahead", "bundled", "reference", "verify", "codegen", "dsl", "ir", "package", "runtime"),
     "reference": ("ir", "launching", "package"),
     "bundled": (),
     "dsl": ("ir",),

@@ -15,9 +15,9 @@ Maker = Callable[["Compilation"], Output]
 
 def module(made: Compilation) -> Output:
     """The Python module."""
-    from normgen import __version__
+    from normgen.api import module_text
 
-    return Output(f"{made.package.name}.py", made.module(__version__).encode())
+    return Output(f"{made.package.name}.py", module_text(made).encode())
 
 
 def cuda(made: Compilation) -> Output:

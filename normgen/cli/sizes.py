@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,8 @@ if TYPE_CHECKING:
     from normgen.launching.launch import Binding
     from normgen.launching.machine import Machine
     from normgen.package.direction import Direction
-    from normgen.package.records import Package, TensorRecord
+    from normgen.package.records import Package
 
-Axes = Sequence[str]
-Dims = Sequence[tuple[str, ...]]
-
-REST = "..."
-# Activations of a language model of 8 billion parameters, and of the inner levels of a diffusion U-net.
-ROW, ROWS = 4096, 32768
-BATCH, CHANNELS, SIDE = 32, 320, 64
 BOTH = "both"  # directions
 
 
@@ -53,27 +46,14 @@ class Setting:
 
 
 def usual_sizes(package: Package, given: dict[str, int]) -> dict[str, int]:
-    """A length for every axis: where none is given, rows as a language model has them, or images."""
-    fixed = {axis.name: axis.extent for axis in package.axes if axis.extent is not None}
-    passes = [package.forward, *([package.backward] if package.backward else [])]
-    tensors = [tensor for one in passes for tensor in (*one.reads, *one.writes)]
-    axes = list(dict.fromkeys(axis for tensor in tensors for dim in tensor.dims for axis in dim))
-    _check(given, axes, fixed)
-    lengths = fixed | given
-    inner = [axis for one in passes for kernel in one.kernels for axis in kernel.inner]
-    composite = [dim for tensor in tensors for dim in tensor.dims if len(dim) > 1]
-    beside = {*inner, *(axis for dim in composite for axis in dim)}
-    for some, total in (
-        *_totals(tensors[0].dims, package.forward.writes),
-        *((dim, ROW) for dim in composite),
-        (list(dict.fromkeys(inner)), ROW),
-        ([axis for axis in axes if axis not in beside], ROWS),
-    ):
-        lengths |= _share(some, lengths, total)
-    return {axis: lengths[axis] for axis in axes}
+    """A length for every axis: where none is given, one that people have."""
+    from normgen.ahead.usual import axes_of, fixed_axes, usual_lengths
+
+    _check(given, axes_of(package), fixed_axes(package))
+    return usual_lengths(package, given)
 
 
-def _check(given: dict[str, int], axes: Axes, fixed: dict[str, int]) -> None:
+def _check(given: dict[str, int], axes: Sequence[str], fixed: dict[str, int]) -> None:
     for name, length in given.items():
         if not length:
             raise click.BadParameter(f"{name}=0: there is nothing to run", param_hint="--size")
@@ -83,31 +63,3 @@ def _check(given: dict[str, int], axes: Axes, fixed: dict[str, int]) -> None:
             )
         if fixed.get(name, length) != length:
             raise click.BadParameter(f"the spec fixes {name} to {fixed[name]}", param_hint="--size")
-
-
-def _totals(dims: Dims, results: Sequence[TensorRecord]) -> Iterator[tuple[Axes, int]]:
-    """Axes of the first input, and what their lengths come to together, where it is an image [B, C, ...],
-    [B, ..., C] or [B, C, H, W], a weight [K, ...], or [..., C] with statistics of each channel."""
-    spatial: Dims = [dim for dim in dims[1:] if dim == (REST,)] or dims[2:]
-    if len(dims) == 4 or (len(dims) == 3 and (REST,) in dims[1:]):
-        yield dims[0], BATCH
-        yield next(dim for dim in dims[1:] if dim not in spatial), CHANNELS
-        for dim in spatial:
-            yield dim, SIDE * SIDE if dim == (REST,) else SIDE
-    elif len(dims) == 2 and dims[1] == (REST,):
-        yield dims[0], ROW
-    elif len(dims) == 2 and dims[0] == (REST,) and any(dims[1] == result.axes for result in results):
-        yield dims[1], CHANNELS
-        yield dims[0], BATCH * SIDE * SIDE
-
-
-def _share(axes: Axes, known: dict[str, int], total: int) -> dict[str, int]:
-    """Lengths of the unknown axes: 8 each, and the last as long as the total then asks for."""
-    unknown = [axis for axis in axes if axis not in known]
-    for axis in axes:
-        total = -(-total // max(1, known.get(axis, 1)))
-    lengths = {}
-    for axis in unknown[:-1]:
-        lengths[axis] = min(8, total)
-        total = -(-total // lengths[axis])
-    return lengths | dict.fromkeys(unknown[-1:], total)

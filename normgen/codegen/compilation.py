@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from normgen.codegen.package import package
 from normgen.codegen.strategies.cut import strategies
 from normgen.codegen.strategies.registry import family_of
@@ -60,9 +62,10 @@ class Compilation:
                 parts += [family_of(plan).show(plan) for plan in strategy.plans]
         return "\n".join(parts)
 
-    def module(self, version: str) -> str:
-        """The text of the Python module. `version`: normgen's."""
+    def module(self, version: str, forms: Sequence[str]) -> str:
+        """The text of the Python module. `version`: normgen's; `forms`: the lines that say which form of a
+        kernel runs when."""
         from normgen.codegen.module.text import module_text
 
         mathematics = [(name, show_results(program)) for name, program in self.programs]
-        return module_text(self.package, mathematics, version)
+        return module_text(self.package, mathematics, version, forms)

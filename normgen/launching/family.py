@@ -70,6 +70,8 @@ class Rejected:
 class LaunchFamily(Protocol[K, S]):
     """The launch half of a family. Pure functions of a kernel's record, a call, and a schedule."""
 
+    uses: Mapping[str, str]  # what each form is for, in a few words
+
     def fits(self, kernel: K, call: Call) -> Support:
         """Whether there is a schedule."""
         return SUPPORTED

@@ -48,7 +48,7 @@ FULL = replace(ROWS, folded=(("groups", 4), ("training", True), ("alpha", 0.1)))
 
 
 def text_of(package: Package) -> str:
-    return module_text(package, MATHEMATICS, "0.1.0")
+    return module_text(package, MATHEMATICS, "0.1.0", ("which form runs when",))
 
 
 def executed(text: str, name: str = "generated") -> ModuleType:
@@ -300,6 +300,6 @@ def test_the_command_that_a_module_names_is_right() -> None:
     source = bundled.read("scalenorm")
     assert source is not None
     own = source.text.replace("norm scalenorm", "# mine\nnorm scalenorm")
-    bundled_text, own_text = (module_text(short(text), MATHEMATICS, "1") for text in (source.text, own))
+    bundled_text, own_text = (text_of(short(text)) for text in (source.text, own))
     assert "`normgen compile scalenorm`" in bundled_text or "normgen compile scalenorm\n" in bundled_text
     assert "normgen compile scalenorm.norm" in own_text

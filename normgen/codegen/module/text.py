@@ -45,8 +45,11 @@ def _spec_of(package: Package) -> str:
     return package.name if known is not None and known.text == package.spec else f"{package.name}.norm"
 
 
-def module_text(package: Package, mathematics: Sequence[tuple[str, str]], version: str) -> str:
-    """The module. `mathematics`: titled texts of the forward and the derived backward, shown as comments."""
+def module_text(
+    package: Package, mathematics: Sequence[tuple[str, str]], version: str, forms: Sequence[str]
+) -> str:
+    """The module. `mathematics`: titled texts of the forward and the derived backward, shown as comments;
+    `forms`: the lines that say which form of a kernel runs when."""
     constants = list(_constants(package))
     names = {text: name for name, text in constants}
     functions = [_function(package, each) for each in directions(package) if each is not None]
@@ -70,6 +73,7 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
             functions=functions,
             mathematics=[(title, _comment(text)) for title, text in mathematics],
             glossary="\n".join(_glossary(package)),
+            forms="\n".join(f"# {line}".rstrip() for line in forms),
             constants=[(name, _block(text)) for name, text in constants],
             literal=literal(head | plain(package), names, prefix="PACKAGE = "),
             norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")", 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
@@ -19,6 +20,14 @@ from normgen.package.operands import OperandRecord
 
 class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
     """The launch half of the columns family."""
+
+    uses = MappingProxyType(
+        {
+            "registers": "a block holds columns in registers",
+            "multipass": "columns of any length: one pass over memory per reduction",
+            "second_stage": "after one of these: adds up what blocks left of sums",
+        }
+    )
 
     def space(self, kernel: ColumnsRecord, call: Call) -> Iterator[ColumnSchedule]:
         """Every schedule that fits: by what should be fastest along the columns, then across them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
+from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
@@ -37,6 +38,15 @@ _NO_PLACE = Support(False, "its blocks cannot keep what they read")
 
 class Resident(LaunchFamily[ResidentRecord, Residence]):
     """The launch half of the resident family."""
+
+    uses = MappingProxyType(
+        {
+            "resident": "blocks keep a segment on chip until its statistics are there",
+            "resident_sums": "blocks keep a segment on chip until its sums are there",
+            "clear": "before the other, where its flags are not clear",
+            "second_stage": "after the other: adds up what blocks left of sums",
+        }
+    )
 
     def fits(self, kernel: ResidentRecord, call: Call) -> Support:
         """Whether the segments of a call find place on the chip, and it has what the kernel always reads and

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import ceil
+from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.families.rows.launch.blocks import RowBlocks
@@ -27,6 +28,22 @@ _CACHES = 2
 
 class Rows(LaunchFamily[KernelRecord, RowSchedule]):
     """The launch half of the rows family."""
+
+    uses = MappingProxyType(
+        {
+            "registers": "a block, or a cluster of blocks, holds a row in registers",
+            "pipeline": "persistent blocks: the next rows arrive in shared memory",
+            "row_tile": "short misaligned rows, which a block moves by aligned words",
+            "cooperative": "long rows: many blocks share one and exchange through memory",
+            "overlapped": "a cluster exchanges a row while it finishes the one before",
+            "word_aligned": "a pipeline of misaligned rows, stored by aligned words",
+            "multipass": "rows of any length: one pass over memory per reduction",
+            "batch": "nothing is reduced within a row: a thread takes several rows",
+            "split": "nothing is reduced within a row: blocks share long rows",
+            "clear": "before cooperative, where its flags are not clear",
+            "second_stage": "after one of these: adds up what blocks left of sums",
+        }
+    )
 
     def fits(self, kernel: KernelRecord, call: Call) -> Support:
         """Whether the rows of this call can be had, where not all can: as they lie in memory, and as long as

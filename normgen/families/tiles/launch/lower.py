@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log2
+from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
@@ -54,6 +55,8 @@ class Tiling:
 
 class Tiles(LaunchFamily[TilesRecord, Tiling]):
     """The launch half of the tiles family."""
+
+    uses = MappingProxyType({"tiles": "results that lie the other way: tiles in shared memory"})
 
     def space(self, kernel: TilesRecord, call: Call) -> Iterator[Tiling]:
         """The tiling that a kernel takes by itself, then the nearest to it."""

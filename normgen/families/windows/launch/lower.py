@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.families.windows.launch.pixels import PART
@@ -19,6 +20,15 @@ _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
 
 class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
     """The launch half of the windows family."""
+
+    uses = MappingProxyType(
+        {
+            "span": "windows along the innermost axis: a vector and its neighbours",
+            "march": "a thread walks along the windowed axis of an image",
+            "pixels": "a thread walks along the channels of a pixel",
+            "direct": "any strides: a thread reads neighbours from memory",
+        }
+    )
 
     def space(self, kernel: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
         """Every schedule that fits, that of the least cost first; the first without a look at the others'
