@@ -40,7 +40,7 @@ def test_every_form_is_in_the_table_with_what_it_is_for() -> None:
     found = set()
     for package in (*map(packaged, NAMES), *others):
         lines = forms_table(package)
-        assert max(map(len, lines)) <= 78
+        assert max(len(line) for line in lines if line.startswith("  ")) <= 78  # names may be of any length
         for record in filter(None, (package.forward, package.backward)):
             for kernel in record.kernels:
                 for form in kernel.forms:
