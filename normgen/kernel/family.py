@@ -18,21 +18,25 @@ class Plan(Protocol):
 
 
 P = TypeVar("P", bound=Plan)
-K = TypeVar("K")
+K = TypeVar("K", covariant=True)  # the record of a kernel
 
 
 class CompileFamily(Protocol[P, K]):
-    """A family of kernels, as the compiler sees it: one object, listed in `codegen/strategies/registry.py`.
+    """A family of kernels, as the compiler sees it: the object `FAMILY` of its module `compile.family`.
 
     A family plans groups of results (`plan`, `otherwise`), or joins kernels of other families (`join`).
     """
 
     plans: type[P]  # what it makes of a group
-    kernels: type[K]  # the records of its kernels
+    rank: int  # families of a lower one are asked first
 
     def plan(self, group: Group) -> P:
         """The kernel of a group; raises `Misfit` where the family does not cover it."""
         raise group.misfit("is not of this family")
+
+    def is_eager(self, group: Group) -> bool:
+        """Whether it is to be asked for the plan of a group ahead of those of a lower rank."""
+        return False
 
     def otherwise(self, way: str, group: Group) -> P:
         """The kernel of a group in a way that only a strategy asks for; raises `Misfit`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
@@ -16,6 +18,7 @@ class Kernel:
     its blocks leave.
     """
 
+    family: ClassVar[str]  # the folder of its family
     owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
 
     name: str
@@ -94,6 +97,8 @@ class KernelRecord(AccumulatingKernel, RowAxes):
     `tags`: whether blocks can tell where rows of earlier ones are, whose lines they demote.
     """
 
+    family: ClassVar[str] = "rows"
+
     exchanges: int
     moments: bool
     functions: bool
@@ -129,6 +134,7 @@ class TilesRecord(Kernel):
     memory), in contiguous runs; none where it is read element by element. `kept` are its other axes.
     """
 
+    family: ClassVar[str] = "tiles"
     owns: ClassVar[bool] = False
 
     rows: tuple[str, ...]  # the last of the kept axes
@@ -155,6 +161,8 @@ class ColumnsRecord(AccumulatingKernel):
     in `KernelRecord`.
     """
 
+    family: ClassVar[str] = "columns"
+
     reduced: tuple[str, ...]
     exchanges: int
     exchanged: int
@@ -176,6 +184,7 @@ class WindowsRecord(Kernel):
     takes roots, powers or the like.
     """
 
+    family: ClassVar[str] = "windows"
     owns: ClassVar[bool] = False
 
     image: tuple[str, ...]
@@ -202,6 +211,8 @@ class ResidentRecord(AccumulatingKernel):
     each segment writes. The rest as in `KernelRecord`.
     """
 
+    family: ClassVar[str] = "resident"
+
     folded: tuple[str, ...]  # the innermost axes of a row, where statistics are of all neighbours along these
     moments: bool  # whether statistics are the moments of one operand; else they are sums
     functions: bool  # whether exponentials and their like are applied
@@ -216,3 +227,16 @@ class ResidentRecord(AccumulatingKernel):
     def selective(self) -> bool:
         """It fits where blocks have room for what they keep."""
         return True
+
+
+@cache
+def records() -> Mapping[str, type[Kernel]]:
+    """By family, the record of its kernels."""
+    found: dict[str, type[Kernel]] = {}
+    left: list[type[Kernel]] = [Kernel]
+    while left:
+        record = left.pop(0)
+        left += record.__subclasses__()
+        if "family" in vars(record):
+            found[record.family] = record
+    return dict(sorted(found.items()))

@@ -19,25 +19,10 @@ from functools import cache
 from itertools import groupby
 from typing import Any, get_args, get_origin, get_type_hints
 
-from normgen.package.kernels import (
-    ColumnsRecord,
-    Kernel,
-    KernelRecord,
-    ResidentRecord,
-    TilesRecord,
-    WindowsRecord,
-)
+from normgen.package.kernels import Kernel, records
 from normgen.package.operands import Parameter
 from normgen.package.records import Dims, Package, dims_text
 
-FAMILIES: Mapping[str, type[Kernel]] = {
-    "rows": KernelRecord,
-    "columns": ColumnsRecord,
-    "tiles": TilesRecord,
-    "windows": WindowsRecord,
-    "resident": ResidentRecord,
-}
-_NAMES = {record: name for name, record in FAMILIES.items()}
 _WORDS, _PARAMETERS = tuple[str, ...], tuple[Parameter, ...]
 _GROUP = re.compile(r"\(([^)]*)\)|([^,\s]+)")
 
@@ -46,7 +31,7 @@ def plain(value: Any) -> Any:
     """A record as plain data."""
     if _is_record(value):
         kind: Any = type(value)
-        family = {"family": _NAMES[kind]} if isinstance(value, Kernel) else {}
+        family = {"family": value.family} if isinstance(value, Kernel) else {}
         return family | {
             f.name: _field(_hints(kind)[f.name], getattr(value, f.name))
             for f in fields(value)
@@ -78,7 +63,7 @@ def schema() -> str:
 def _described(hint: Any) -> str:
     """A type by what data of it looks like: names of classes do not count."""
     if hint is Kernel:
-        return " | ".join(f"{name} {_described(record)}" for name, record in FAMILIES.items())
+        return " | ".join(f"{name} {_described(record)}" for name, record in records().items())
     if _is_record(hint):
         parts = (
             f"{f.name}: {_described(_hints(hint)[f.name])}"
@@ -116,7 +101,7 @@ def _field(hint: Any, value: Any) -> Any:
 def _made(hint: Any, data: Any) -> Any:
     """The value of a type that plain data is of."""
     if hint is Kernel:
-        family = FAMILIES[data["family"]]
+        family = records()[data["family"]]
         return _made(family, {name: value for name, value in data.items() if name != "family"})
     if isinstance(data, str):
         return _read(hint, data)

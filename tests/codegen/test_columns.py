@@ -19,7 +19,7 @@ from normgen import bundled
 from normgen.diagnostics import Source
 from normgen.families.columns.compile.plan import plan_columns
 from normgen.families.columns.launch import space
-from normgen.families.columns.launch.lower import Columns
+from normgen.families.columns.launch.family import Columns
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
 from normgen.kernel.group import Misfit
 from normgen.launching.call import Call

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.families.rows.launch.lower import Rows
+from normgen.families.rows.launch.family import Rows
 from normgen.launching.call import Call
 from normgen.launching.launch import Slot
 from normgen.launching.machine import usual_machine

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
-from normgen.families.windows.launch.lower import Windows
+from normgen.families.windows.launch.family import Windows
 from normgen.families.windows.launch.space import schedules
 from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit

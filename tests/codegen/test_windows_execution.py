@@ -171,7 +171,7 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
             made["chosen"] = pick(made["schedules"])
             return made["chosen"]
 
-        monkeypatch.setattr("normgen.families.windows.launch.lower.choose", choose)
+        monkeypatch.setattr("normgen.families.windows.launch.family.choose", choose)
         return np.asarray(Norm(package).on(CHECKED).forward(x=values).y).tobytes()
 
     orders = {False: run(lambda found: found[0])}

@@ -9,7 +9,7 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.windows.launch import lower as windows
-from normgen.families.windows.launch.lower import Windows
+from normgen.families.windows.launch.family import Windows
 from normgen.families.windows.launch.pixels import staged_bytes
 from normgen.families.windows.launch.schedule import WindowSchedule
 from normgen.families.windows.launch.space import schedules

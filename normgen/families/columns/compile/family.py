@@ -13,11 +13,13 @@ from typing import cast
 
 from normgen.families.columns.compile.plan import ColumnsPlan, plan_columns
 from normgen.families.columns.compile.text import ColumnsBody, ColumnsText
+from normgen.ir.expr import Load, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText, lay_out
 from normgen.kernel.family import CompileFamily
 from normgen.kernel.finals import final_groups, second_stage_form
 from normgen.kernel.forms import Context, form_record, store_of
+from normgen.kernel.group import Group
 from normgen.kernel.levels import Level
 from normgen.kernel.phases import Phase
 from normgen.kernel.plan import KernelPlan
@@ -30,8 +32,15 @@ from normgen.package.operands import FormRecord, Parameter
 class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
     """Kernels of reductions over strided axes."""
 
-    plans, kernels = ColumnsPlan, ColumnsRecord
+    plans, rank = ColumnsPlan, 2
     plan = staticmethod(plan_columns)
+
+    def is_eager(self, group: Group) -> bool:
+        """Of what is small one launch, in place of a kernel and the one that adds up what its blocks found:
+        where a group reads nothing that has all its axes but what other kernels have reduced already."""
+        full = [t for t in group.program.operands if t.axes == group.space]
+        used = {n.tensor for n in walk(*group.roots) if isinstance(n, Load)}
+        return all(t.role == "temporary" for t in full if t.name in used)
 
     def emit(self, plan: ColumnsPlan, wording: Wording) -> ColumnsRecord:
         """The record of a kernel with the text of its forms."""
@@ -201,3 +210,6 @@ class ColumnsView:
             return None
         value, top, total = (phase.exponentials[k] for k in ("value", "top", "total"))
         return {"value": value, "top": self.body.arrays[top], "total": self.body.arrays[total]}
+
+
+FAMILY = Columns()

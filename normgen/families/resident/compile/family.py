@@ -16,7 +16,7 @@ from normgen.package.kernels import ResidentRecord
 class Resident(CompileFamily[ResidentPlan, ResidentRecord]):
     """Kernels of statistics and what applies them."""
 
-    plans, kernels = ResidentPlan, ResidentRecord
+    plans, rank = ResidentPlan, 5
     join = staticmethod(plan_resident)
     emit = staticmethod(emit_resident)
 
@@ -57,3 +57,6 @@ def _show_sums(plan: ResidentPlan) -> str:
         lines.append(f"  to {show(column.reduce)} a slice adds {show(share, names)}")
     lines += [f"  finally writes {r.tensor.name} = {show(r.expr)}" for r in whole.finals if r not in ends]
     return "\n".join(lines) + "\n"
+
+
+FAMILY = Resident()

@@ -60,7 +60,7 @@ _OTHERWISE: dict[str, tuple[Callable[[Group], KernelPlan], ...]] = {
 class Rows(CompileFamily[KernelPlan, KernelRecord]):
     """A thread group has each row, or blocks share it."""
 
-    plans, kernels = KernelPlan, KernelRecord
+    plans, rank = KernelPlan, 1
     plan = staticmethod(plan_rows)
     show = staticmethod(show_plan)
 
@@ -302,3 +302,6 @@ class RowsView:
 def _of_row(number: str, offset: str) -> str:
     """The offset of a row with another number."""
     return re.sub(r"\brow\b", number, offset)
+
+
+FAMILY = Rows()

@@ -21,7 +21,7 @@ from normgen.package.operands import Parameter, axis_name
 class Tiles(CompileFamily[TilesPlan, TilesRecord]):
     """Elementwise kernels of tensors in two memory orders."""
 
-    plans, kernels = TilesPlan, TilesRecord
+    plans, rank = TilesPlan, 3
     plan = staticmethod(plan_tiles)
 
     def emit(self, plan: TilesPlan, wording: Wording) -> TilesRecord:
@@ -163,3 +163,6 @@ class TilesText(KernelText):
         stored = zip(self.plan.roots, self.outputs, strict=True)
         body.finish(stored)
         return body, body.phases[-1].statements
+
+
+FAMILY = Tiles()

@@ -52,7 +52,7 @@ FORMS = (
 class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
     """Kernels whose only reductions are sums over windows."""
 
-    plans, kernels = WindowsPlan, WindowsRecord
+    plans, rank = WindowsPlan, 4
     plan = staticmethod(plan_windows)
 
     def emit(self, plan: WindowsPlan, wording: Wording) -> WindowsRecord:
@@ -86,3 +86,6 @@ class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
             lines += [f"  level {number}: {show(each)}" for each in level]
         lines += [f"  writes {result.tensor.name} = {show(result.expr)}" for result in plan.results]
         return "\n".join(lines) + "\n"
+
+
+FAMILY = Windows()

@@ -215,3 +215,6 @@ def _untagged_units(rows: RowBlocks) -> int:
 def _walked(rows: RowBlocks) -> list[OperandRecord]:
     """The operands that are read a row at a time."""
     return [o for o in rows.call.read(rows.kernel.reads) if o.kept and o.inner == rows.kernel.piece]
+
+
+FAMILY = Rows()

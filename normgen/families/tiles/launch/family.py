@@ -185,3 +185,6 @@ def _tiles(record: TilesRecord, call: Call, tiling: Tiling) -> int:
     """How many tiles there are."""
     rows, columns = call.size(record.rows), call.size(record.columns)
     return -(-rows // tiling.rows) * -(-columns // tiling.columns) * call.size(record.batch)
+
+
+FAMILY = Tiles()

@@ -156,3 +156,6 @@ class _Grid:
             values = rows * (self.length if column.wide else 1)
             moved[partial_name(record, column)] += 2 * values * DTYPES["f32"].bytes
         return dict(moved)
+
+
+FAMILY = Columns()

@@ -94,3 +94,6 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
             f"  {s.form}: {each}, {s.threads} threads per block{registers}",
             f"    because {s.reason}",
         )
+
+
+FAMILY = Windows()

@@ -156,3 +156,6 @@ class _Blocks:
         later = _BESIDE if r.blocks > 1 else rules.later[banded]
         meeting = rules.meeting[banded] + _MEMBER * r.members
         return moved / (_SPEED * (moving + (1 + (rounds - 1) * later) * meeting))
+
+
+FAMILY = Resident()
