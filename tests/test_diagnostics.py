@@ -25,6 +25,9 @@ EXAMPLE = re.compile(
 )
 
 
+EMPTY = "\n```text\n```\n"  # where the message of a new example goes
+
+
 def _attrs(text: str) -> dict[str, object]:
     return {k: ast.literal_eval(v) for k, v in (pair.split("=") for pair in text.split())}
 
@@ -72,6 +75,12 @@ def _message(spec: str, attrs: dict[str, object]) -> str:
     return render_all(definition.warnings, source)
 
 
+def _without_message(text: str) -> list[str]:
+    """The specs that no fence for their message follows: what is written there would be the next one's."""
+    specs = re.finditer(r"^```norm[^\n]*\n(.*?)^```$\n?(?P<after>\n```text\n)?", text, re.M | re.S)
+    return [spec[1] for spec in specs if not spec["after"]]
+
+
 def _examples() -> list[tuple[str, re.Match[str]]]:
     """(code and number, example) of every example, by the heading it stands under."""
     text, found, numbers = INDEX.read_text(encoding="utf-8"), [], dict[str, int]()
@@ -86,6 +95,7 @@ def _examples() -> list[tuple[str, re.Match[str]]]:
     ("name", "example"), _examples(), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_index(name: str, example: re.Match[str], request: pytest.FixtureRequest) -> None:
+    assert (bare := _without_message(INDEX.read_text(encoding="utf-8"))) == [], f"add to {bare}{EMPTY}"
     message, _ = _ran(example["spec"], example["attrs"])
     if request.config.getoption("--update-golden"):
         fence = f"```norm{example['attrs']}\n{example['spec']}```\n\n```text\n"
@@ -98,6 +108,15 @@ def test_index(name: str, example: re.Match[str], request: pytest.FixtureRequest
     assert re.match(rf"(error|warning)\[{code}\]: ", message), "it stands under the wrong heading"
     for each in message.split("\n\n"):
         assert " = help: " in each, "what is wrong is said, and not what to do"
+
+
+def test_an_example_without_a_place_for_its_message_is_seen() -> None:
+    text = INDEX.read_text(encoding="utf-8")
+    new = "```norm\nnorm a\n```\n"
+    place = text.index("```norm")
+    assert _without_message(text) == []
+    assert _without_message(f"{text[:place]}{new}\n{text[place:]}") == ["norm a\n"]
+    assert _without_message(f"{text[:place]}{new}{EMPTY}\n{text[place:]}") == []
 
 
 def test_the_index_is_whole_and_in_order() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from normgen.devices import inventory
 from normgen.devices.cuda import executor as cuda
 from normgen.devices.cuda import toolchains
 from normgen.devices.cuda.compile import Nvcc
@@ -35,7 +36,7 @@ TAKEN = [
 
 def install(patch: pytest.MonkeyPatch, there: tuple[str, ...] = ALL) -> None:
     """Only these parts are installed, and no variable asks for any."""
-    patch.setattr(toolchains, "_INSTALLED", {part: lambda part=part: part in there for part in ALL})
+    patch.setattr(toolchains, "installed", there.__contains__)
     for variable in (toolchains.LAUNCHER_VARIABLE, toolchains.COMPILER_VARIABLE):
         patch.delenv(variable, raising=False)
 
@@ -97,3 +98,13 @@ def test_a_driver_that_is_too_old_says_so(driver: FakeDriver, monkeypatch: pytes
         "the CUDA driver is too old: it knows CUDA 12.8, and kernels are compiled by nvcc of CUDA 13.0: "
         "update the driver, or install a compiler of CUDA 12"
     )
+
+
+def test_a_row_of_the_table_is_all_that_a_launcher_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = toolchains.Toolchain("hip", "nvrtc", "cuda_bindings:CudaBindingsDriver", "nvrtc:Nvrtc")
+    monkeypatch.setattr(toolchains, "TOOLCHAINS", (*toolchains.TOOLCHAINS, row))
+    for module in (toolchains, inventory):
+        monkeypatch.setattr(module, "LAUNCHERS", (*toolchains.LAUNCHERS[:2], "hip"))
+    assert not toolchains.installed("hip")
+    assert toolchains.chosen("hip") == row
+    assert inventory.inventory()

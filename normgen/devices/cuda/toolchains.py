@@ -7,7 +7,7 @@ alone installs. Each can be asked for by name; what is not then follows from the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -42,11 +42,12 @@ TOOLCHAINS = (
     Toolchain("pycuda", "nvrtc", "pycuda:PyCudaDriver", "nvrtc:Nvrtc"),
 )
 LAUNCHERS = tuple(dict.fromkeys(each.launcher for each in TOOLCHAINS))
-COMPILERS = tuple(dict.fromkeys(each.compiler for each in TOOLCHAINS))
+# By name, the class of a compiler where nothing is launched, and what finds it.
+COMPILERS: Mapping[str, tuple[str, Callable[[], object]]] = MappingProxyType(
+    {"nvcc": ("compile:Nvcc", find_nvcc), "nvrtc": ("nvrtc:Nvrtc", find_nvrtc)}
+)
 # What is to be installed where none is, as far as it was asked for: pip alone does.
 _EASIEST = TOOLCHAINS[1]
-# What compiles where nothing is launched.
-_AHEAD: Mapping[str, str] = MappingProxyType({"nvcc": "compile:Nvcc", "nvrtc": "nvrtc:Nvrtc"})
 
 
 def chosen(launcher: str | None = None, compiler: str | None = None) -> Toolchain:
@@ -73,14 +74,16 @@ def make_driver(launcher: str | None = None, compiler: str | None = None) -> Dri
 def compiler_ahead() -> Nvcc | Nvrtc:
     """What compiles where nothing is launched: what is asked for, else nvcc where it is installed."""
     name = _named(None, COMPILER_VARIABLE, COMPILERS, ToolchainMissing, "compiler")
-    name = name or next(filter(installed, _AHEAD), _EASIEST.compiler)
-    found: Nvcc | Nvrtc = _class(_AHEAD[name])()
+    name = name or next(filter(installed, COMPILERS), _EASIEST.compiler)
+    found: Nvcc | Nvrtc = _class(COMPILERS[name][0])()
     return found
 
 
 def installed(part: str) -> bool:
-    """Whether a launcher or a compiler is here."""
-    return _INSTALLED[part]()
+    """Whether a compiler is here, or a launcher: a Python package of its name."""
+    if part in COMPILERS:
+        return _found(COMPILERS[part][1])
+    return _package(part.replace("-", "."))
 
 
 def _alike_easiest(other: Toolchain) -> int:
@@ -88,7 +91,7 @@ def _alike_easiest(other: Toolchain) -> int:
 
 
 def _named(
-    name: str | None, variable: str, known: Sequence[str], fault: type[MachineError], what: str
+    name: str | None, variable: str, known: Iterable[str], fault: type[MachineError], what: str
 ) -> str | None:
     """What a program or a variable asks for by name; None where neither does."""
     name = name or os.environ.get(variable) or None
@@ -108,16 +111,6 @@ def _found(find: Callable[[], object]) -> bool:
         find()
         return True
     return False
-
-
-_INSTALLED: Mapping[str, Callable[[], bool]] = MappingProxyType(
-    {
-        "pycuda": lambda: _package("pycuda"),
-        "cuda-bindings": lambda: _package("cuda.bindings"),
-        "nvcc": lambda: _found(find_nvcc),
-        "nvrtc": lambda: _found(find_nvrtc),
-    }
-)
 
 
 def _class(name: str) -> Any:
