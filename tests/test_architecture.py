@@ -50,7 +50,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "codegen.strategies": ("families", *COMPILE),
     "measure": ("runtime", "devices.cuda", *CALLS),
     # Launches of calls to come, for programs without normgen.
-    "ahead": ("kernel", "runtime.calls", "runtime.planning", *LAUNCH),
+    "ahead": ("kernel", "page", "runtime.calls", "runtime.planning", *LAUNCH),
     "page": ("kernel", *LAUNCH),
     "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TEXTS = ("module", "cu")
 BINARIES = ("ptx", "cubin", "header")
+OF_ONE_SHAPE = "ptx, cubin and header, and for a module of one shape"
 
 
 @click.command("compile", short_help="Compile a spec into a Python module or CUDA text.")
@@ -36,22 +37,23 @@ BINARIES = ("ptx", "cubin", "header")
     type=click.Choice(TEXTS + BINARIES),
     multiple=True,
     default=("module",),
-    help="What to write: the Python module (the default), the CUDA text alone, or for one shape what a CUDA "
-    "compiler makes of the kernels, or a C header that launches them. May be given more than once.",
+    help="What to write: the Python module (the default; with --size for one shape), the CUDA text alone, or "
+    "for one shape what a CUDA compiler makes of the kernels, or a C header that launches them. May be given "
+    "more than once.",
 )
-@size_option("The length of an axis, for ptx, cubin and header. Those of the row's axes are needed.")
-@dtype_option("The element type, for ptx, cubin and header.")
-@arch_option("The GPU architecture, for ptx, cubin and header.")
+@size_option(f"The length of an axis, for {OF_ONE_SHAPE}. Those of the row's axes are needed.")
+@dtype_option(f"The element type, for {OF_ONE_SHAPE}.")
+@arch_option(f"The GPU architecture, for {OF_ONE_SHAPE}.")
 @click.option(
     "--direction",
     type=click.Choice((*DIRECTIONS, BOTH)),
     default=BOTH,
-    help="The directions, for ptx, cubin and header (default: both, where there is a backward).",
+    help=f"The directions, for {OF_ONE_SHAPE} (default: both, where there is a backward).",
 )
 @click.option(
     "--no-save",
     is_flag=True,
-    help="Leave out what the forward saves for the backward, for ptx, cubin and header.",
+    help=f"Leave out what the forward saves for the backward, for {OF_ONE_SHAPE}.",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is missing or would change.")
 @click.option(
@@ -75,9 +77,11 @@ def compile_command(
     """Compile SPEC into a Python module with `forward` and `backward`.
 
     The module holds the spec, the derived mathematics as comments, and the CUDA text; to run it needs
-    normgen's runtime and nothing else of normgen. The same spec always gives the same text.
+    normgen's runtime and nothing else of normgen. The same spec always gives the same text. With --size it is
+    for calls of one shape, and short.
     """
     from normgen.cli.binaries import Shape, binaries, header
+    from normgen.cli.one_shape import one_shape
     from normgen.cli.outputs import BY_NAME
     from normgen.cli.stages import checked
 
@@ -85,8 +89,9 @@ def compile_command(
     if output == "-" and check:
         raise click.UsageError("--check compares files: it cannot be used with -o -")
     given = "--size" if sizes else "--direction" if direction != BOTH else "--no-save" if no_save else ""
-    if given and not set(emits) & set(BINARIES):
-        raise click.UsageError(f"{given} is for --emit ptx, cubin and header: a module takes any shape")
+    shaped = bool(sizes) and "module" in emits
+    if given and not (shaped or set(emits) & set(BINARIES)):
+        raise click.UsageError(f"{given} is for --emit {OF_ONE_SHAPE}, which --size makes")
     shape = Shape(sizes, dtype, arch, direction, not no_save)
     compilation = checked(spec, attrs)
     made: tuple[files.Output, ...] = ()
@@ -95,9 +100,11 @@ def compile_command(
             made += (header(compilation.package, shape),)
         elif emit in BINARIES:
             made += binaries(compilation.package, emit, shape)
+        elif emit == "module" and shaped:
+            made += (one_shape(compilation, shape, verify=not (check or no_verify)),)
         else:
             made += (BY_NAME[emit](compilation),)
-    if not (check or no_verify) and set(emits) & set(TEXTS):
+    if not (check or no_verify) and set(emits) & ({"cu"} if shaped else set(TEXTS)):
         _verify(compilation)
     if output == "-":
         files.to_stdout(made)

@@ -69,3 +69,17 @@ class Compilation:
 
         mathematics = [(name, show_results(program)) for name, program in self.programs]
         return module_text(self.package, mathematics, version, forms)
+
+    @property
+    def command(self) -> str:
+        """The command that writes the module."""
+        from normgen.codegen.module.text import command_of
+
+        return command_of(self.package)
+
+    def one_shape(self, made: Package, version: str, options: str) -> str:
+        """The text of the Python module of one shape. `made`: the package for that; `options`: what the
+        command has for it."""
+        from normgen.codegen.module.text import one_shape_text
+
+        return one_shape_text(made, version, options)

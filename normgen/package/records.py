@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from normgen.package.kernels import Kernel
+from normgen.package.made import MadeRecord
 
-ABI = 13  # of plain data of records, and of the numbers that texts of kernels are given
+ABI = 14  # of plain data of records, and of the numbers that texts of kernels are given
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -94,6 +95,7 @@ class PassRecord:
 
     `reduced`: axes that a call must not give the length 0, since something is reduced over them.
     `made_of`: of a backward, the tensors that the saves which it reads are made of.
+    `made`: in a module of one shape, what is launched.
     """
 
     reads: tuple[TensorRecord, ...]
@@ -102,6 +104,7 @@ class PassRecord:
     notes: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
     made_of: tuple[str, ...] = ()
+    made: MadeRecord | None = None
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -13,6 +13,7 @@ from normgen.package.records import AttrRecord, Package, TensorRecord, dims_text
 
 WIDTH = 90  # of a docstring, in characters
 REQUIRED = inspect.Parameter.empty
+_OF_ONE_SHAPE = ("out", "stream")  # what calls of a pass may take that was made for one kind of them
 _TYPES = {"float": float, "bool": bool}  # annotations that read well in a signature
 _RAISES = (
     ("TypeError", "an argument is missing or unknown, is no array, or has an element type that does not fit"),
@@ -44,7 +45,9 @@ def arguments(package: Package, direction: Direction) -> list[Argument]:
         default = REQUIRED if needed else None
         found.append(Argument(name, kind, operand_text(direction, tensor), default, positional))
     found += numbers(package)
-    return [*found, *map(_option, direction.options)]
+    made = direction.record.made is not None
+    options = [each for each in direction.options if not made or each.name in _OF_ONE_SHAPE]
+    return [*found, *map(_option, options)]
 
 
 def numbers(package: Package) -> Iterator[Argument]:

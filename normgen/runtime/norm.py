@@ -38,9 +38,10 @@ def check_abi(abi: int, regenerate: str, fields: str | None = None) -> None:
         )
 
 
-def load_norm(data: Mapping[str, Any], results: tuple[type[Any], type[Any] | None]) -> Norm:
+def load_norm(data: Mapping[str, Any], results: tuple[type[Any], type[Any] | None] | None = None) -> Norm:
     """The norm of a generated module. `data`: a package as plain data, with the ABI, the schema and the
-    command that writes it anew; `results`: the types of named tuples that the directions return."""
+    command that writes it anew; `results`: the types of named tuples that the directions return, where the
+    module has its own."""
     head = ("abi", "schema", "command")
     check_abi(data["abi"], data["command"], data["schema"])
     return Norm(package_of({name: each for name, each in data.items() if name not in head}), results=results)

@@ -8,12 +8,13 @@ from itertools import product
 
 from normgen.devices.host.compile import check_syntax
 from normgen.ir.program import Definition
-from normgen.launching.launch import HOST, Launch
+from normgen.launching.launch import HOST, Binding, Launch
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.package.direction import Direction, directions
-from normgen.package.records import Package
+from normgen.package.records import Package, PassRecord
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import alternatives, choose_strategy
+from normgen.runtime.planning.made import plan_made
 from normgen.verify.cases import axis_order, fixed_extents
 from normgen.verify.coverage import covering
 
@@ -36,6 +37,13 @@ def check_texts(definition: Definition, package: Package) -> None:
     """Compile a text of each form on the host. `TextFault` where one fails, `ToolchainMissing` without a
     compiler."""
     check_syntax(texts(definition, package))
+
+
+def check_made(record: PassRecord, binding: Binding) -> None:
+    """Compile a text of each form of a pass of a module of one shape. `binding`: one of its calls."""
+    assert record.made is not None
+    launches = plan_made(record, record.made, binding, HOST_MACHINE).alike()
+    check_syntax({launch.entry: launch.source for launch in launches})
 
 
 def forms(package: Package) -> frozenset[str]:

@@ -7,6 +7,7 @@ and so means nothing.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,13 @@ from normgen import bundled
 from normgen.codegen.module.literal import WIDTH, literal, quoted
 from normgen.codegen.module.wording import attr_text, docstring, escaped, prose, visible
 from normgen.kernel.templates import environment
-from normgen.package.constants import glossary
+from normgen.package.constants import CONSTANTS, glossary
 from normgen.package.direction import Direction, directions
 from normgen.package.plain import plain, schema
 from normgen.package.records import ABI, Package
-from normgen.package.signature import REQUIRED, Argument, arguments, describe
+from normgen.package.signature import REQUIRED, Argument, arguments, describe, signature
 
+_DEFINED = re.compile(r"(\w+) = ")
 _WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
@@ -50,33 +52,67 @@ def module_text(
 ) -> str:
     """The module. `mathematics`: titled texts of the forward and the derived backward, shown as comments;
     `forms`: the lines that say which form of a kernel runs when."""
+    functions = [_function(package, each) for each in directions(package) if each is not None]
+    abstract = ["Iterable", "Mapping"] if package.backward is not None else ["Mapping"]
+    results = ", ".join(each.result for each in functions) + ("" if package.backward else ", None")
+    return _rendered(
+        "module.py.jinja",
+        package,
+        version,
+        command_of(package),
+        abstract=f"from collections.abc import {', '.join(abstract)}",
+        functions=functions,
+        mathematics=[(title, _comment(text)) for title, text in mathematics],
+        forms="\n".join(f"# {line}".rstrip() for line in forms),
+        norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")", 0),
+    )
+
+
+def one_shape_text(package: Package, version: str, options: str) -> str:
+    """The module of calls of one shape. `package`: with what these launch; `options`: what the command has
+    for the shape, beside the spec and attrs."""
+    found = [each for each in directions(package) if each is not None]
+    calls = [
+        _comment(f"{each.name}{signature(arguments(package, each))} -> {', '.join(each.results)}", "# ")
+        for each in found
+    ]
+    return _rendered(
+        "one_shape.py.jinja",
+        package,
+        version,
+        f"{command_of(package)} {options}",
+        functions=[(each.name, call) for each, call in zip(found, calls, strict=True)],
+    )
+
+
+def command_of(package: Package) -> str:
+    """The command that compiles the spec of a package for any call."""
+    attrs = "".join(f" --attr {name}={attr_text(value)}" for name, value in package.folded)
+    return f"normgen compile {_spec_of(package)}{attrs}"
+
+
+def _rendered(template: str, package: Package, version: str, command: str, **own: object) -> str:
+    """A module by a template, with what is in every module."""
     constants = list(_constants(package))
     names = {text: name for name, text in constants}
-    functions = [_function(package, each) for each in directions(package) if each is not None]
-    command = f"normgen compile {_spec_of(package)}"
-    command += "".join(f" --attr {name}={attr_text(value)}" for name, value in package.folded)
-    abstract = ["Iterable", "Mapping"] if package.backward is not None else ["Mapping"]
-    exported = sorted(name for each in functions for name in (each.name, f"{each.name}_args"))
-    results = ", ".join(each.result for each in functions) + ("" if package.backward else ", None")
+    exported = sorted(
+        name for each in directions(package) if each for name in (each.name, f"{each.name}_args")
+    )
     head = {"abi": ABI, "schema": schema(), "command": command}
     return (
         environment()
-        .get_template("module.py.jinja")
+        .get_template(template)
         .render(
             package=package,
             version=version,
             digest=sha256(package.spec.encode()).hexdigest(),
             command=command,
             doc=prose(package.doc or f"The norm {package.name}.", 0),
-            abstract=f"from collections.abc import {', '.join(abstract)}",
             exported=_wrapped("__all__ = [", [quoted(name) for name in exported], "]", 0),
-            functions=functions,
-            mathematics=[(title, _comment(text)) for title, text in mathematics],
             glossary="\n".join(_glossary(package)),
-            forms="\n".join(f"# {line}".rstrip() for line in forms),
             constants=[(name, _block(text)) for name, text in constants],
             literal=literal(head | plain(package), names, prefix="PACKAGE = "),
-            norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")", 0),
+            **own,
         )
     )
 
@@ -95,10 +131,18 @@ def _glossary(package: Package) -> Iterator[str]:
     """What the constants of all texts mean, as comment lines."""
     passes = [each for each in (package.forward, package.backward) if each is not None]
     forms = [form for each in passes for kernel in each.kernels for form in kernel.forms]
-    for names, said in glossary(form.constants for form in forms):
+    for names, said in glossary((*form.constants, *_defined(form.source)) for form in forms):
         line = f"{', '.join(names)}: {said}"
         for part in textwrap.wrap(line, WIDTH - 6, subsequent_indent="    ", **_WHOLE_WORDS):
             yield f"#     {part}"
+
+
+def _defined(source: str) -> list[str]:
+    """The constants and types that a text itself defines, ahead of its kernel."""
+    head, kernel, _ = source.partition('extern "C"')
+    lines = [line for line in head.split("\n") if not line.startswith(("//", "#"))] if kernel else []
+    names = _DEFINED.findall("\n".join(lines))
+    return [name for name in names if name in CONSTANTS or name.endswith("_t") or name.startswith("size_")]
 
 
 def _function(package: Package, direction: Direction) -> _Function:
@@ -158,10 +202,10 @@ def _one_line(text: str, width: int) -> str:
     return textwrap.shorten("".join(visible(c) for c in text.replace("\n", " ")), width, placeholder=" ...")
 
 
-def _comment(text: str) -> str:
+def _comment(text: str, margin: str = "#     ") -> str:
     """A text as comment lines; a long line goes on below, further in."""
     lines: list[str] = []
     for line in text.rstrip("\n").split("\n"):
         shown = "".join(visible(c) for c in line)
-        lines += textwrap.wrap(shown, WIDTH - 6, subsequent_indent="    ", **_WHOLE_WORDS) or [""]
-    return "\n".join(f"#     {line}".rstrip() for line in lines)
+        lines += textwrap.wrap(shown, WIDTH - len(margin), subsequent_indent="    ", **_WHOLE_WORDS) or [""]
+    return "\n".join(f"{margin}{line}".rstrip() for line in lines)

@@ -13,6 +13,7 @@ from normgen.launching.launch import Binding, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord
 from normgen.runtime.planning.choose import Alternative, chosen, plan_launches
+from normgen.runtime.planning.made import plan_made
 from normgen.runtime.planning.store import FileStore, Store, Tuned, Workload
 
 VARIABLE = "NORMGEN_TUNED"
@@ -21,7 +22,9 @@ STORE: Store = FileStore()
 
 def plan_tuned(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """The launches of a pass as they were tuned for such a call on such a device, else as should be
-    fastest."""
+    fastest; in a module of one shape, as they were planned when it was made."""
+    if record.made is not None:
+        return plan_made(record, record.made, binding, device)
     found = tuned(record, binding, device)
     if found is None:
         return plan_launches(record, binding, device)
