@@ -25,8 +25,9 @@ from tables import MINE, lines, lines_table, providers_of, summary_table, table,
 
 INTRODUCTION = """## Performance
 
-`make bench` on one {device}, with {versions}. A cell holds microseconds on the device and, in brackets, rho
-and the spread. rho is the fraction of copy bandwidth: the time of the fastest copy of the fewest bytes that
+`make bench` of commit {commit} on one {device}, with {versions}.
+A cell holds microseconds on the device and, in brackets, rho and the spread.
+rho is the fraction of copy bandwidth: the time of the fastest copy of the fewest bytes that
 must move (where two bytes are read for one that is written: of a triad), in the same run, over the time of
 all that the call launches. The spread is the distance between the slowest and the fastest of three rounds; in
 each round every provider has its turn. Every provider is timed by the same code, by CUDA graphs on rotating
@@ -35,8 +36,9 @@ torch.compile in its mode max-autotune-no-cudagraphs. host us is what queueing a
 last column is the fastest peer's time over normgen's. A peer counts at its own accuracy: * marks what is
 further from float64 than rounding explains. Two times are even where they differ by less than 2 %.
 """
-PAGE_INTRODUCTION = """Each cell is normgen / the fastest of {peers}, on one {device}, in bf16. 1.00 is
-as fast as copying the same bytes. Of {lines} comparisons normgen is faster in {ahead}, within 2 % in {even}
+PAGE_INTRODUCTION = """Each cell is normgen of commit {commit} / the fastest of {peers}, on one
+{device}, in bf16. 1.00 is as fast as copying the same bytes.
+Of {lines} comparisons normgen is faster in {ahead}, within 2 % in {even}
 and slower in {behind}. All were timed in turn by the same code.
 [The page of this run](../bench/results/{folder}/README.md) has every figure.
 """
@@ -58,7 +60,7 @@ GROUPS = {
 def performance(header: Row, rows: Sequence[Row], plots: Sequence[str] = ()) -> str:
     """The section of the folder's page."""
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
-    parts = [INTRODUCTION.format(device=header["device"], versions=versions)]
+    parts = [INTRODUCTION.format(commit=header["commit"], device=header["device"], versions=versions)]
     parts += [f"{provider} was not there: {reason}\n" for provider, reason in header["absent"].items()]
     parts += ["### Geometric means of rho\n", summary_table(rows)]
     parts += [f"![rho]({plot})\n" for plot in plots]
@@ -75,7 +77,7 @@ def page_section(header: Row, rows: Sequence[Row], folder: str) -> str:
     peers = [PEER_NAMES.get(p, p) for p in providers_of(mine) if not p.startswith(MINE)]
     named = " and ".join(filter(None, [", ".join(peers[:-1]), *peers[-1:]]))
     text = PAGE_INTRODUCTION.format(
-        device=header["device"], folder=folder, peers=named,
+        commit=header["commit"], device=header["device"], folder=folder, peers=named,
         lines=ahead + even + behind, ahead=ahead, even=even, behind=behind,
     )  # fmt: skip
     text = textwrap.fill(text, 110, break_on_hyphens=False)

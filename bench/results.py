@@ -1,6 +1,7 @@
 """Results of one run of `run.py` as a file: a header of what they were measured with, and a row per figure.
 
-The header is `device, versions, kernels, absent`; `kernels` is a digest of normgen's own files. A row is `op,
+The header is `device, versions, kernels, commit, absent`; `kernels` is a digest of normgen's own files, of
+which commits may have the same. A row is `op,
 direction, shape, dtype, layout, provider`, which name it, and `us, spread, bytes, copy_us, rho, host_us,
 method, error`; `wrong` where the error is more than rounding, `fault` in place of figures where there are
 none, `plan` where it is normgen's. Of two rows of one name the later one counts.
@@ -70,7 +71,7 @@ def add(folder: Path, header: Row, rows: Iterable[Row]) -> None:
 def expect_same_run(folder: Path, known: Row, header: Row) -> None:
     """OtherRun where a file has another header: of another device, of other packages or kernels."""
     for key in known.keys() | header.keys():
-        if key != "schema" and known.get(key) != header.get(key):
+        if key not in ("schema", "commit") and known.get(key) != header.get(key):
             told = f"{folder / NAME} is of another run: its {key} is {known.get(key)}, not {header.get(key)}"
             raise OtherRun(told)
 

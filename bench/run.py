@@ -27,8 +27,10 @@ import os
 import re
 import signal
 import statistics
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -73,7 +75,7 @@ def main() -> None:
         if reason:
             print(f"{provider} is absent: {reason}", flush=True)
     there = [provider for provider, reason in reasons.items() if not reason]
-    header = _header(given.device, reasons)
+    header = _header(given.device, reasons, given.commit or _commit())
     if given.missing:
         results.expect_same_run(given.out, results.read(given.out)[0], header)
     else:
@@ -266,8 +268,8 @@ def _try_out(problem: Problem, provider: str, device: str, direction: str) -> st
     return told
 
 
-def _header(device: str, reasons: dict[str, str]) -> Row:
-    """What rows are measured with: nothing of when or from what tree."""
+def _header(device: str, reasons: dict[str, str], commit: str) -> Row:
+    """What rows are measured with."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -277,7 +279,21 @@ def _header(device: str, reasons: dict[str, str]) -> Row:
     name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
     versions |= {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
     gone = {provider: reason for provider, reason in reasons.items() if reason}
-    return {"device": name, "versions": versions, "kernels": _kernels(), "absent": gone}
+    return {
+        "device": name,
+        "versions": versions,
+        "kernels": _kernels(),
+        "commit": commit,
+        "absent": gone,
+    }
+
+
+def _commit() -> str:
+    """The commit of the tree, where git knows it."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    with suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
 
 
 def _kernels() -> str:
@@ -335,6 +351,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=14, help="processes that prepare; 0: prepare nothing")
     parser.add_argument("--budget", type=float, default=500, help="seconds after which nothing is timed")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it out")
+    parser.add_argument("--commit", default="", help="of the tree, where git cannot tell")
     parser.add_argument("--small", action="store_true", help="each op once, to try it out")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -13,6 +13,7 @@ from tests.bench.programs import BENCH, program, row
 HEADER = {
     "device": "Imaginary",
     "kernels": "these",
+    "commit": "abc1234",
     "versions": {"torch": "2.11"},
     "absent": {"quack": "No module named 'quack'"},
 }
