@@ -44,7 +44,7 @@ from tests.cli.commands import ROOT, run
         (["compile", "rmsnorm.norm", "-o", "-", "--check"], exits.USAGE, "--check"),
         (["compile", "rmsnorm.norm", "-o", "-", "--emit", "cu", "--emit", "module"], exits.USAGE, "2"),
         (["compile", "rmsnorm.norm", "--emit", "cubin"], exits.USAGE, "--size D=4096"),
-        (["compile", "rmsnorm.norm", "--size", "D=512"], exits.USAGE, "--emit ptx, cubin"),
+        (["compile", "rmsnorm.norm", "--emit", "cu", "--size", "D=512"], exits.USAGE, "--emit ptx, cubin"),
         (["compile", "rmsnorm", "--emit", "ptx", "--size", "D=4", "--arch", "sm90"], exits.USAGE, "sm_90"),
         (
             ["compile", "rmsnorm", "--emit", "ptx", "--size", "D=4", "--arch", "sm_75"],
