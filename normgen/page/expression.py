@@ -43,9 +43,11 @@ _LIMIT = 2**31
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of functions by name: those that always return the same, those that do nothing, and those
-    that do nothing but return something. `made`: classes with a constructor. `short`: functions without
-    arguments that return an expression, as the parameters of their templates and that."""
+    """What is known of functions by name: constant, empty and pure ones.
+
+    `made`: classes with a constructor. `short`: functions without arguments that return an expression, as the
+    parameters of their templates and that.
+    """
 
     results: Mapping[str, Value] = field(default_factory=dict)
     empty: frozenset[str] = frozenset()

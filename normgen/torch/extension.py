@@ -3,7 +3,7 @@
 PyTorch's headers take a compiler half a minute. So a process of its own builds it, and calls are made in C++
 as soon as it is there. `python -m normgen.torch.extension` builds it at once. One extension has both, what
 launches and the node of autograd: a second one in C, which would be there sooner, would be of use for that
-half a minute alone. This module imports no PyTorch, which who builds has no use for.
+half a minute alone. It does not import PyTorch: the build process does not need it.
 """
 
 from __future__ import annotations

@@ -24,9 +24,8 @@ class RowBlocks:
     `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
     together where parts of rows are, and how many such runs a part has. `words` and `published`: of bits, and
     floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits,
-    or are to have them; `far`: whether the offsets of rows always have, of kernels with texts for few rows,
-    or segments, and for many: so they have no third. (Others may have no registers for it, and have a text
-    for offsets of 64 bits.)
+    or are to have them. `far`: row offsets always have 64 bits, so that a kernel with texts for few rows and
+    for many has no third text. (Others may lack the registers, and have a text for far rows.)
     """
 
     def __init__(

@@ -184,12 +184,13 @@ def _alone(rows: RowBlocks) -> bool:
 
 
 def _untagged(rows: RowBlocks) -> int:
-    """How many blocks, or clusters, or rows where these walk, read half of what the second-level cache holds,
-    which keeps what others read; 0 where it is not told to, however many they are: they write less than they
-    read, the cache may hold what a kernel before has read, or there are no registers for it: in moments of
-    2-byte elements, and where one block is to fit a multiprocessor, but two do. Rows that walk have
-    registers; each thread's own copies are not tagged. Kernels decide by the number of blocks, or rows,
-    whether they mark.
+    """The number of units (blocks, clusters, or rows of blocks that walk) that read half of what the
+    second-level cache holds. Loads of the last so many are not tagged evict_last. 0: none is tagged.
+
+    Tagging is off where the kernel writes less than it reads, where an earlier kernel may have left its reads
+    in the cache, and where registers are short: in moments of 2-byte elements, and where one block is to fit
+    a multiprocessor. Blocks that walk tag bulk copies alone. Each kernel compares the number with that of its
+    units.
     """
     walks = rows.form.in_order
     call, walked = rows.call, _walked(rows)

@@ -71,7 +71,7 @@ class Form:
     # A schedule with its registers, blocks, stages and shared memory. Forms for rows of any length need no
     # fitting.
     fit: Callable[[RowSchedule, RowShape, Machine, Room], RowSchedule | Misfit] = lambda s, *_: s
-    # How much of what a multiprocessor must have in hand it has.
+    # Bytes in flight per multiprocessor, over the bytes that keep the memory busy.
     busy: Callable[[RowSchedule, RowShape], float] = lambda s, shape: 1.0
     # SLOTS and BATCH of its text: vectors of a thread in shared memory, rows or vectors under way together.
     slots: Callable[[RowSchedule], int] = lambda s: 0
