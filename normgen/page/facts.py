@@ -1,100 +1,94 @@
-"""What folded functions say of calls: which always return the same, do nothing, or do nothing but return."""
+"""What functions say of their calls: which always return the same, do nothing, or do nothing but return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Iterator, Sequence
 
-from normgen.page.expression import ASSIGNING, Facts, Scope, Value
-from normgen.page.fold import FOLDER
-from normgen.page.tokens import Group, Items, Token, is_group, is_op, led, tokens
-from normgen.page.tree import Declaration, Simple, items_of, parameters_of, statements
+from tree_sitter import Node
 
-# A function's name, the type parameters of its template, and itself, folded.
-Functions = Sequence[tuple[str, set[str], Declaration]]
-Short = Mapping[str, tuple[tuple[str, ...], Items]]
-_SHORT = 20  # tokens
-# What may be called without doing anything but return a value, beside functions of the text.
-_CONVERSIONS = frozenset(
-    {"int", "float", "bool", "unsigned", "long", "char", "index_t", "offset_t", "sizeof", "square"}
-)
+from normgen.page.declarations import Declaration
+from normgen.page.syntax import field, parts, text_of, walk
+from normgen.page.values import CONVERSIONS, Facts, Known, Short, Value, called_name, is_action
+
+_SHORT = 20  # pieces of an expression that are not worth a function
+_OPERANDS = ("identifier", "number_literal", "call_expression", "field_expression", "subscript_expression")
 
 
-def facts_of(functions: Functions, short: Short, known: Facts) -> Facts:
-    """The facts of some functions beside those that are known, and what `short` ones return. They stay true
-    of functions that are not reached any more, since nothing calls what does nothing."""
+def constructed(every: Iterable[Declaration]) -> frozenset[str]:
+    """The classes with a constructor."""
+    return frozenset(each.name for each in every if each.owner is not None and each.owner.name == each.name)
+
+
+def facts_of(reached: Sequence[Declaration]) -> Facts:
+    """The facts of the functions that are reached."""
+    functions = [each for each in reached if each.kind == "function"]
+    defined = [each for each in functions if each.body is not None]
+    filled = {each.name for each in defined if each.body is not None and parts(each.body)}
     return Facts(
-        {**known.results, **_agreed(functions, _result)},
-        known.empty | _empty(functions),
-        known.pure | _pure(functions),
-        known.made,
-        {**known.short, **short},
+        _results(defined),
+        frozenset(each.name for each in defined) - filled,
+        _pure(defined),
+        constructed(functions),
+        dict(_short([each for each in functions if each.owner is None])),
     )
 
 
-def returned(each: Declaration) -> Items:
-    """What a function without arguments returns, if it does nothing else and that is short."""
-    place = parameters_of(each.head)
-    if each.body is None or place is None:
-        return ()
-    taken, items = each.head[place], each.body.items
-    if not isinstance(taken, Group) or taken.items or not items or not is_op(items[0], "return"):
-        return ()
-    text = items[1:-1]
-    alone = len(statements(items)) == 1 and not any(is_group(item, "{") for item in text)
-    return led(text, "") if alone and len(list(tokens(text))) <= _SHORT else ()
-
-
-def _agreed(functions: Functions, of: Callable[[Declaration], Value]) -> dict[str, Value]:
-    """What all functions of a name have in common, by name, where that is known."""
-    found: dict[str, Value] = {}
-    for name, _, each in functions:
-        value = of(each)
-        found[name] = value if found.get(name, value) == value else None
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _result(each: Declaration) -> Value:
-    """The value that a function always returns."""
-    assert each.body is not None
-    items = each.body.items
-    if not items or not is_op(items[0], "return") or len(statements(items)) != 1:
+def _returned(each: Declaration) -> Node | None:
+    """What a function returns, if it does nothing else."""
+    inner = parts(each.body) if each.body is not None else []
+    if len(inner) != 1 or inner[0].type != "return_statement":
         return None
-    return FOLDER.value(items[1:-1], Scope())
+    return next(iter(parts(inner[0])), None)
 
 
-def _empty(functions: Functions) -> frozenset[str]:
-    """The names whose functions do nothing."""
-    some = {name for name, _, each in functions if each.body is not None and each.body.items}
-    return frozenset(name for name, _, _ in functions) - some
+def _results(functions: Sequence[Declaration]) -> dict[str, Value]:
+    """What all functions of a name return, by name, where that is known."""
+    nothing = Known(Facts(), ChainMap())
+    found: dict[str, set[Value]] = {}
+    for each in functions:
+        found.setdefault(each.name, set()).add(nothing.value(_returned(each)))
+    return {name: next(iter(values)) for name, values in found.items() if len(values) == 1}
 
 
-def _pure(functions: Functions) -> frozenset[str]:
+def _pure(functions: Sequence[Declaration]) -> frozenset[str]:
     """The names whose functions do nothing but return something."""
     calls: dict[str, set[str]] = {}
-    for name, types, each in functions:
+    for each in functions:
         assert each.body is not None
-        calls.setdefault(name, set()).update(set(_does(each.body)) - types)
+        types = {parameter.name for parameter in each.parameters}
+        calls.setdefault(each.name, set()).update(set(_does(each.body)) - types)
     while True:
-        left = {name: made for name, made in calls.items() if made <= calls.keys() | _CONVERSIONS}
+        left = {name: made for name, made in calls.items() if made <= calls.keys() | CONVERSIONS}
         if left == calls:
             return frozenset(left)
         calls = left
 
 
-def _does(body: Group) -> Iterator[str]:
-    """What a body calls; where it assigns, the name of nothing."""
-    for each in statements(body.items):
-        items = items_of(each)
-        assigned = [
-            k
-            for k, token in enumerate(tokens(items))
-            if token.text in (*ASSIGNING, "++", "--", "asm", "volatile")
-        ]
-        constant = isinstance(each, Simple) and is_op(items[0], "const", "constexpr")
-        if assigned and not (constant and len(assigned) == 1):
+def _does(body: Node) -> Iterator[str]:
+    """What a body calls; where it changes something, the name of nothing."""
+    for each in walk(body):
+        if is_action(each) or (each.type == "type_qualifier" and text_of(each) == "volatile"):
             yield ""
-        before: Token | None = None
-        for token in tokens(items):
-            if token.text == "(" and before is not None and (before.kind == "name" or before.text == ">"):
-                yield before.text if before.text not in ("if", "constexpr", "return", ">") else "square"
-            before = token
+        elif each.type == "call_expression":
+            yield called_name(field(each, "function"))
+
+
+def _short(functions: Sequence[Declaration]) -> Iterator[tuple[str, Short]]:
+    """The functions that a page has in one version, without arguments, which return an expression."""
+    count = Counter(each.name for each in functions)
+    for each in functions:
+        returned = _returned(each)
+        if returned is None or count[each.name] > 1 or _takes(each) or len(list(walk(returned))) > _SHORT:
+            continue
+        parameters = tuple(parameter.name for parameter in each.parameters)
+        yield each.name, Short(parameters, text_of(returned), returned.type in _OPERANDS)
+
+
+def _takes(each: Declaration) -> bool:
+    """Whether a function has parameters."""
+    declarator = field(each.inner, "declarator")
+    while declarator is not None and declarator.type != "function_declarator":
+        declarator = field(declarator, "declarator") or next(iter(parts(declarator)), None)
+    taken = field(declarator, "parameters") if declarator is not None else None
+    return taken is None or bool(parts(taken))

@@ -4,119 +4,94 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 
-from normgen.page.program import Node, Program
-from normgen.page.tokens import Group, Item, Items, Token, leading, led, split
-from normgen.page.tree import Declaration, declarations
+from tree_sitter import Node
 
+from normgen.page.declarations import Declaration
+from normgen.page.syntax import IDENTIFIERS, TEMPLATES, Edits, field, parts, text_of, walk
+from normgen.page.templates import Templates
 
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """The flags that a page can do without. `values`: of a template's declaration by name; `places`: among
-    the arguments of all templates of a name; `plain`: templates whose name may stand without arguments."""
-
-    values: Mapping[Node, Mapping[str, bool]]
-    places: Mapping[str, Collection[int]]
-    plain: Collection[str]
+Flags = Mapping[Declaration, Mapping[str, bool]]
 
 
-def single_flags(program: Program, reached: Mapping[Node, Declaration]) -> Flags:
-    """The parameters of templates that are true wherever a page uses them, or false."""
-    by_name: dict[str, list[Node]] = {}
-    for node in reached:
-        if node.declaration.kind in ("class", "function"):
-            by_name.setdefault(node.name, []).append(node)
-    values: dict[Node, dict[str, bool]] = {}
+def without_flags(text: str, root: Node, every: Sequence[Declaration], templates: Templates) -> str:
+    """A text without the parameters of templates that are true wherever it uses them, or false."""
+    flags = _single(every, templates)
+    edits = Edits(text)
     places: dict[str, set[int]] = {}
-    for name, nodes in by_name.items():
-        if any(n.signature.given is not None and n.declaration.kind == "class" for n in nodes):
-            continue
-        for node in nodes:
-            for place, parameter in enumerate(node.signature.parameters):
-                worth = program.worth(node, parameter.name)
-                if isinstance(worth, bool) and program.always_given(name, place, worth):
-                    values.setdefault(node, {})[parameter.name] = worth
-                    places.setdefault(name, set()).add(place)
-    plain = {
-        name
-        for name in places
-        for node in by_name[name]
-        if node.declaration.kind == "function" or len(node.signature.parameters) == len(values.get(node, {}))
-    }
-    return Flags(values, places, plain)
+    plain: set[str] = set()
+    for each, own in flags.items():
+        found = [k for k, parameter in enumerate(each.parameters) if parameter.name in own]
+        places.setdefault(each.name, set()).update(found)
+        if each.kind == "function" or len(own) == len(each.parameters):
+            plain.add(each.name)
+        _undeclare(each, own, found, edits)
+        _substitute(each.inner, own, edits)
+    for node in walk(root):
+        given = field(node, "arguments") if node.type in TEMPLATES else None
+        name = text_of(field(node, "name"))
+        if given is not None and name in places:
+            _drop(given, places[name], name in plain, edits)
+    return edits.applied()
 
 
-def without_flags(
-    found: Sequence[Declaration], nodes: Sequence[Node], reached: Collection[Node], flags: Flags
-) -> Items:
-    """Declarations of these nodes, as they are printed, without the flags."""
-    return _without(found, [node for node in nodes if node in reached], reached, flags, {})
+def _single(every: Sequence[Declaration], templates: Templates) -> Flags:
+    special = {each.name for each in every if each.given is not None and each.kind == "class"}
+    found: dict[Declaration, Mapping[str, bool]] = {}
+    for each in every:
+        if each.kind in ("class", "function") and each.name not in special:
+            values = templates.values(each)
+            found[each] = {
+                parameter.name: value
+                for place, parameter in enumerate(each.parameters)
+                if isinstance(value := values[parameter.name], bool)
+                and templates.always_given(each.name, place, value)
+            }
+    return {each: own for each, own in found.items() if own}
 
 
-def _without(
-    found: Sequence[Declaration],
-    nodes: Sequence[Node],
-    reached: Collection[Node],
-    flags: Flags,
-    outer: Mapping[str, bool],
-) -> Items:
-    out: list[Item] = []
-    for each, node in zip(found, nodes, strict=True):
-        own = flags.values.get(node, {})
-        hidden = {parameter.name for parameter in node.signature.parameters}
-        known = {**{name: value for name, value in outer.items() if name not in hidden}, **own}
-        head = _cleared(_declared(each.head, node, own), known, flags)
-        head = led(head, _commented(leading(each.head), own))
-        body = each.body
-        if body is not None and each.kind == "class":
-            members = [member for member in node.members if member in reached]
-            inner = _without(declarations(body.items), members, reached, flags, known)
-            body = Group(body.open, inner, body.close)
-        elif body is not None:
-            body = Group(body.open, _cleared(body.items, known, flags), body.close)
-        out += replace(each, head=head, body=body).items
-    return tuple(out)
+def _drop(given: Node, dropped: Collection[int], whole: bool, edits: Edits) -> None:
+    """Arguments without those at some places."""
+    arguments = parts(given)
+    if whole and set(range(len(arguments))) <= set(dropped):
+        edits.put(given.start_byte, given.end_byte)
+        return
+    for place, argument in enumerate(arguments):
+        if place in dropped and set(range(place)) <= set(dropped):
+            following = arguments[place + 1].start_byte if place + 1 < len(arguments) else argument.end_byte
+            edits.put(argument.start_byte, following)
+        elif place in dropped:
+            edits.put(arguments[place - 1].end_byte, argument.end_byte)
 
 
-def _declared(head: Items, node: Node, own: Mapping[str, bool]) -> Items:
-    """The head of a template without its flags; of one with flags alone it is none."""
-    if not own:
-        return head
-    group = head[1]
-    assert isinstance(group, Group)
-    left = _arguments(group, [k for k, p in enumerate(node.signature.parameters) if p.name in own])
-    return (head[0], left, *head[2:]) if left.items else head[2:]
+def _undeclare(each: Declaration, own: Collection[str], places: Collection[int], edits: Edits) -> None:
+    """A template's declaration without its flags, and without what is said of these."""
+    given = field(each.node, "parameters")
+    assert given is not None
+    if len(places) == len(each.parameters):
+        edits.put(each.node.start_byte, each.inner.start_byte)
+    else:
+        _drop(given, places, False, edits)
+    above = re.compile(r"(?:^ *//.*\n)*\Z", re.MULTILINE)
+    line = edits.text.rfind("\n", 0, each.node.start_byte) + 1
+    found = above.search(edits.text, 0, line)
+    if found is not None:
+        edits.put(found.start(), found.end(), _commented(found[0], own))
 
 
-def _cleared(items: Items, known: Mapping[str, bool], flags: Flags) -> Items:
-    """Text with values in place of flags, and without the arguments that stand for them."""
-    out: list[Item] = []
-    for item in items:
-        before = out[-1] if out else None
-        if isinstance(item, Token):
-            if item.kind == "name" and item.text in known:
-                item = Token("name", str(known[item.text]).lower(), item.lead)
-            out.append(item)
-            continue
-        if item.kind == "<" and isinstance(before, Token) and before.text in flags.places:
-            item = _arguments(item, flags.places[before.text])
-            if not item.items and before.text in flags.plain:
-                continue
-        out.append(Group(item.open, _cleared(item.items, known, flags), item.close))
-    return tuple(out)
-
-
-def _arguments(group: Group, dropped: Collection[int]) -> Group:
-    left = [part for place, part in enumerate(split(group.items)) if place not in dropped]
-    items: list[Item] = []
-    for part in left:
-        items += (Token("op", ","), *part) if items else led(part, leading(group.items))
-    return Group(group.open, tuple(items), group.close)
-
-
-def _commented(lead: str, own: Mapping[str, bool]) -> str:
-    """What stands before a declaration, without the sentences about its flags."""
+def _commented(lead: str, own: Collection[str]) -> str:
+    """Comments without the sentences about flags."""
     for name in own:
         lead = re.sub(rf"(?m)^ *// {name}: .*\n(?: *// (?![A-Z]+: ).*\n)*(?: *//\n(?= *// ))?", "", lead)
     return re.sub(r"(?m)^ *//\n(?! *//)", "", lead)
+
+
+def _substitute(node: Node, known: Mapping[str, bool], edits: Edits) -> None:
+    """Values in place of flags, but in what has parameters of their names itself."""
+    own = field(node, "parameters") if node.type == "template_declaration" else None
+    hidden = {text_of(each) for each in walk(own)} if own is not None else set()
+    left = {name: value for name, value in known.items() if name not in hidden}
+    if node.type in IDENTIFIERS and text_of(node) in left:
+        edits.put(node.start_byte, node.end_byte, str(left[text_of(node)]).lower())
+    for each in parts(node):
+        _substitute(each, left, edits)

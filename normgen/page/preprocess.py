@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 
-from normgen.page.expression import Scope
-from normgen.page.fold import FOLDER
-from normgen.page.tokens import nest, tokenise
+from normgen.page.locals import declared
+from normgen.page.syntax import parse, parts
+from normgen.page.values import Facts, Known
 
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif|define|undef)\b[ \t]*(.*?)[ \t]*$")
 _DEFINED = re.compile(r"defined\s*(?:\(\s*(\w+)\s*\)|(\w+))")
@@ -57,4 +58,5 @@ def _substituted(line: str, macros: Mapping[str, str], given: Mapping[str, int])
 def _holds(condition: str, macros: Mapping[str, str]) -> bool:
     plain = _DEFINED.sub(lambda found: str(int((found[1] or found[2]) in macros)), condition)
     plain = re.sub(r"[A-Za-z_]\w*", lambda found: macros.get(found[0], "0"), plain)
-    return bool(FOLDER.value(nest(tokenise(plain), ()), Scope()))
+    (asked,) = parts(parse(f"constexpr bool asked = {plain};"))
+    return any(value for _, value in declared(asked, Known(Facts(), ChainMap())))

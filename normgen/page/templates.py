@@ -1,162 +1,140 @@
-"""Parameters of templates: what they are, and which have one value wherever a text uses the template."""
+"""What the parameters of templates are worth: which have one value wherever a text uses the template."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from normgen.page.expression import Scope, Value
-from normgen.page.fold import FOLDER
-from normgen.page.tokens import Group, Item, Items, Token, is_group, is_name, is_op, split
-from normgen.page.tree import Declaration, parameters_of
-
-UNKNOWN = "unknown"  # the worth of a parameter with more values than one
-Worth = int | str
+from normgen.page.declarations import Declaration
+from normgen.page.syntax import text_of
+from normgen.page.values import Known, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a template. `is_value`: else it is a type. `pack`: it stands for any number."""
+@dataclass(frozen=True)
+class Bound:
+    """A parameter of an enclosing template, as an argument: by the name of the template and its place."""
 
     name: str
-    is_value: bool
-    pack: bool
-    default: Items | None
+    place: int
+    deduced: tuple[str, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """A template with the arguments that stand after its name: each a value, None where that is not known, or
-    the name of a parameter that has no value yet (`pending`)."""
-
-    name: str
-    values: tuple[Value, ...]
-    pending: tuple[bool, ...] = ()
-    explicit: bool = True
+Argument = Value | Bound
+# By the name of a template the arguments that stand after it, somewhere.
+Uses = dict[str, set[tuple[Argument, ...]]]
+Worths = frozenset[Value]
+_UNKNOWN: Worths = frozenset({None})
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a declaration says of its template. `given`: the arguments that a specialisation is for, else
-    None. `deduced`: of a function, by its parameter the templates and places that it is deduced from."""
+class Templates:
+    """The worth of parameters, by the uses that a text has of its templates."""
 
-    parameters: tuple[Parameter, ...] = ()
-    given: tuple[Items, ...] | None = None
-    deduced: Mapping[str, tuple[tuple[str, int], ...]] | None = None
+    def __init__(self, every: Sequence[Declaration], uses: Uses | None, known: Known) -> None:
+        self.uses = uses
+        self._uses = uses or {}
+        self._known = known
+        self._by_name: dict[str, list[Declaration]] = {}
+        for each in every:
+            self._by_name.setdefault(each.name, []).append(each)
+        self._worths: dict[tuple[Declaration, str], Worths] = {}
+        self._rows: dict[str, list[list[Worths]]] = {}
+        asked = [(each, p.name) for each in every for p in each.parameters if p.is_value and not p.pack]
+        # A parameter that gets its values from itself has no more of them: it begins with none.
+        before = self._worths if self.uses is None else None
+        while before != self._worths:
+            before = dict(self._worths)
+            self._rows = {name: list(self._filled(name)) for name in self._uses}
+            for key in asked:
+                self._worths[key] = frozenset().union(*self._of_uses(*key))
+
+    def values(self, each: Declaration) -> dict[str, Value]:
+        """The parameters of a declaration's template, with their values where there is one."""
+        worths = ((p.name, self._worths.get((each, p.name), frozenset())) for p in each.parameters)
+        return {name: _only(found) for name, found in worths}
+
+    def may_be_used(self, each: Declaration) -> bool:
+        """Whether some use may be of a specialisation."""
+        if each.given is None or each.kind == "function" or self.uses is None:
+            return True
+        return any(self._matches(each, row)[0] for row in self._rows.get(each.name, ()))
+
+    def always_given(self, name: str, place: int, value: Value) -> bool:
+        """Whether all that names templates with arguments gives them this one, or leaves it out."""
+        rows = self._uses.get(name, ())
+        return all(self._argument(row[place]) == {value} for row in rows if place < len(row))
+
+    def _primary(self, name: str) -> Declaration | None:
+        return next((d for d in self._by_name.get(name, ()) if d.kind == "class" and d.given is None), None)
+
+    def _of_uses(self, each: Declaration, name: str) -> Iterator[Worths]:
+        """What uses make of a parameter of a template."""
+        place = next(k for k, parameter in enumerate(each.parameters) if parameter.name == name)
+        if each.kind == "class":
+            yield from self._of_class(each, name, place)
+            return
+        source = each.deduced().get(name)
+        if source is not None:
+            yield self._placed(*source)
+        for arguments in self._uses.get(each.name, ()):
+            if place < len(arguments):
+                yield self._argument(arguments[place])
+            elif source is None:
+                yield frozenset({self._known.value(each.parameters[place].default)})
+
+    def _of_class(self, each: Declaration, name: str, place: int) -> Iterator[Worths]:
+        special = [d for d in self._by_name[each.name] if d.given is not None]
+        for row in self._rows.get(each.name, ()):
+            if each.given is not None:
+                places = [k for k, given in enumerate(each.given) if text_of(given) == name]
+                if places and self._matches(each, row)[0]:
+                    yield row[places[0]]
+            elif not any(self._matches(other, row)[1] for other in special):
+                yield row[place]
+
+    def _placed(self, name: str, place: int) -> Worths:
+        """What stands at a place among the arguments of a class."""
+        if self._primary(name) is None:
+            return _UNKNOWN
+        rows = self._rows.get(name, ())
+        return frozenset().union(*(row[place] if place < len(row) else _UNKNOWN for row in rows))
+
+    def _filled(self, name: str) -> Iterator[list[Worths]]:
+        """The arguments of each use of a class, defaults included."""
+        primary = self._primary(name)
+        if primary is None:
+            return
+        for arguments in self._uses[name]:
+            row = [self._argument(argument) for argument in arguments]
+            values = {p.name: _only(found) for p, found in zip(primary.parameters, row, strict=False)}
+            for parameter in primary.parameters[len(row) :]:
+                values[parameter.name] = self._known.inner(values).value(parameter.default)
+                row.append(frozenset({values[parameter.name]}))
+            yield row
+
+    def _argument(self, argument: Argument) -> Worths:
+        if not isinstance(argument, Bound):
+            return frozenset({argument})
+        if argument.deduced is not None and argument.deduced[0] in self._by_name:
+            return self._placed(*argument.deduced)
+        same = self._by_name.get(argument.name, ())
+        found = ((d, d.parameters[argument.place].name) for d in same if argument.place < len(d.parameters))
+        return frozenset().union(*(self._worths.get(key, frozenset()) for key in found))
+
+    def _matches(self, special: Declaration, row: Sequence[Worths]) -> tuple[bool, bool]:
+        """Whether a use may be of a specialisation, and whether it must be."""
+        own = {parameter.name for parameter in special.parameters}
+        may = must = True
+        for given, worths in zip(special.given or (), row, strict=False):
+            asked = self._known.value(given)
+            if text_of(given) in own:
+                continue
+            if asked is None or None in worths:
+                must = False
+            elif worths != {asked}:
+                must = False
+                may = may and asked in worths
+        return may, must
 
 
-def signature(each: Declaration) -> Signature:
-    """The signature of a declaration; that of no template has no parameters."""
-    head = each.head
-    own = head[1] if len(head) > 1 and is_op(head[0], "template") else None
-    found = tuple(_parameters(own)) if isinstance(own, Group) and own.kind == "<" else ()
-    given = _given(each)
-    if each.kind != "function":
-        return Signature(found, given)
-    at = parameters_of(head)
-    names = {p.name for p in found}
-    sources: dict[str, list[tuple[str, int]]] = {}
-    if at is not None:
-        taken = head[at]
-        assert isinstance(taken, Group)
-        for name, place, template in _bound(taken.items, names):
-            sources.setdefault(name, []).append((template, place))
-    return Signature(found, given, {name: tuple(places) for name, places in sources.items()})
-
-
-def _parameters(group: Group) -> Iterator[Parameter]:
-    for part in split(group.items):
-        at = next((k for k, item in enumerate(part) if is_op(item, "=")), len(part))
-        named = [item for item in part[:at] if is_name(item)]
-        last = named[-1] if named else None
-        is_type = is_op(part[0], "class", "typename", "template")
-        name = last.text if isinstance(last, Token) and len(named) > 1 else ""
-        yield Parameter(name, not is_type, any(is_op(i, "...") for i in part), part[at + 1 :] or None)
-
-
-def _given(each: Declaration) -> tuple[Items, ...] | None:
-    """The arguments after the name of a specialisation."""
-    for k, item in enumerate(each.head[1:], 1):
-        before = each.head[k - 1]
-        if (
-            isinstance(item, Group)
-            and item.kind == "<"
-            and isinstance(before, Token)
-            and before.text == each.name
-        ):
-            after = each.head[k + 1] if k + 1 < len(each.head) else None
-            if each.kind == "class" or (each.kind == "function" and is_group(after, "(")):
-                return tuple(split(item.items))
-    return None
-
-
-def _bound(items: Sequence[Item], names: set[str]) -> Iterator[tuple[str, int, str]]:
-    """Where the types of a function's parameters have its template's as an argument of another template."""
-    for k, item in enumerate(items):
-        if not isinstance(item, Group):
-            continue
-        before = items[k - 1] if k else None
-        if item.kind == "<" and isinstance(before, Token):
-            for place, part in enumerate(split(item.items)):
-                only = part[0] if len(part) == 1 else None
-                if isinstance(only, Token) and only.text in names:
-                    yield only.text, place, before.text
-        yield from _bound(item.items, names)
-
-
-def joined(one: Worth | None, other: Worth) -> Worth:
-    """The worth of a parameter that has both. (True is not 1: what it prints as differs.)"""
-    if one is None or (one == other and type(one) is type(other)):
-        return other
-    return UNKNOWN
-
-
-def bound(parameters: Sequence[Parameter], use: Use, scope: Scope) -> dict[str, Worth | None]:
-    """What a use makes of parameters: by name a value, UNKNOWN, or None where it adds nothing. Those without
-    an argument have their default, or are left out where they have none."""
-    found: dict[str, Worth | None] = {}
-    known: dict[str, Value] = {}
-    for place, parameter in enumerate(parameters):
-        if parameter.pack:
-            break
-        if place < len(use.values):
-            value = use.values[place]
-            pending = place < len(use.pending) and use.pending[place]
-            found[parameter.name] = None if pending else UNKNOWN if value is None else value
-        elif parameter.default is not None:
-            value = FOLDER.value(parameter.default, scope.inner(known))
-            waits = value is None and any(use.pending)
-            found[parameter.name] = None if waits else UNKNOWN if value is None else value
-        else:
-            continue
-        worth = found[parameter.name]
-        known[parameter.name] = None if isinstance(worth, str) else worth
-    return found
-
-
-def match(
-    given: Sequence[Items],
-    parameters: Sequence[Parameter],
-    primary: Sequence[Parameter],
-    use: Use,
-    scope: Scope,
-) -> tuple[bool, bool, dict[str, Worth | None]]:
-    """Whether a use may be of a specialisation, whether it must be, and what it makes of its parameters."""
-    values = bound(primary, use, scope)
-    own = {p.name: p for p in parameters}
-    may = must = True
-    made: dict[str, Worth | None] = {}
-    for parameter, argument in zip(primary, given, strict=False):  # (some have defaults)
-        only = argument[0] if len(argument) == 1 else None
-        worth = values.get(parameter.name, UNKNOWN)
-        if isinstance(only, Token) and only.text in own:
-            made[only.text] = worth
-            continue
-        asked = FOLDER.value(argument, scope)
-        if worth is None:
-            may = must = False
-        elif not parameter.is_value or asked is None or worth == UNKNOWN:
-            must = False
-        elif asked != worth:
-            may = must = False
-    return may, must, made
+def _only(worths: Worths) -> Value:
+    return next(iter(worths)) if len(worths) == 1 else None

@@ -7,8 +7,8 @@
 //     rmsnorm_backward.dw_sum: 198 x 4096 of f32
 
 // Device functions come first, then the kernels:
-//   rmsnorm_backward_pipeline: line 635
-//   rmsnorm_backward_second_stage: line 840
+//   rmsnorm_backward_pipeline: line 631
+//   rmsnorm_backward_second_stage: line 836
 
 #include <cuda_bf16.h>
 
@@ -277,7 +277,6 @@ template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arri
 }
 
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
-
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
 // a cluster each block has a contiguous slice of the row.
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
@@ -301,7 +300,6 @@ struct RowPlaces {
 };
 
 // ---- Rows in memory: the loads and stores of a layout -------------------------------------------
-
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
 struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH> {
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH>;
@@ -331,7 +329,6 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH> {
 };
 
 // ---- Multistage pipeline of rows in shared memory -----------------------------------------------
-
 // One operand's part of the pipeline: STAGES rows, of which each thread reads its ITEMS vectors.
 // With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
 // of a row's first vector (refill by vector).
@@ -560,7 +557,6 @@ template <class... Op> struct Team {
 };
 
 // ---- Second-stage reduction: the partials of all blocks, combined in a fixed order --------------
-
 // SHARES warps combine a tile of TILE columns. Rows of partials are dealt out to their threads, as
 // many side by side as a warp has lanes for; then the threads' values are combined in order. So the
 // result depends on nothing but the number of partials. Lane i of the first warp has column i at

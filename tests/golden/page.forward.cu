@@ -3,7 +3,7 @@
 // (or NVRTC with -default-device, told where the headers of CUDA are).
 
 // Device functions come first, then the kernels:
-//   rmsnorm_forward_registers: line 336
+//   rmsnorm_forward_registers: line 333
 
 #include <cuda_bf16.h>
 
@@ -151,7 +151,6 @@ template <class T> __device__ __forceinline__ void store_scalar(T* address, floa
 }
 
 // ---- Functions of one element -------------------------------------------------------------------
-
 __device__ __forceinline__ float square(float x) { return x * x; }
 
 // ---- Thread groups (team): the threads that share a row ----------------------------------------
@@ -289,7 +288,6 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
 };
 
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
-
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
 // a cluster each block has a contiguous slice of the row.
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
@@ -304,7 +302,6 @@ struct RowPlaces {
 };
 
 // ---- Rows in memory: the loads and stores of a layout -------------------------------------------
-
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH>
 struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH> {
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH>;

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from normgen.cli import exits
-from normgen.page.tokens import nest, templates_of, tokenise
-from normgen.page.tree import declarations
+from normgen.page.declarations import declarations
+from normgen.page.syntax import names, parse
 from tests.cli.commands import run
 
 SIZES = ("--size", "D=4096", "--size", "...=32768")
@@ -29,11 +29,11 @@ def test_the_page(direction: str, golden: Callable[[str, str], None]) -> None:
         assert "clusters of 2 blocks" in text and "bytes of dynamic shared memory" in text
         assert text.index("rmsnorm_backward_pipeline -") < text.index("rmsnorm_backward_second_stage -")
         assert "rows = 32768, blocks_per_segment = 198\n" in text
-    found = tokenise(text)
-    names = [token.text for token in found if token.kind == "name"]
-    for each in declarations(nest(found, templates_of(found))):
-        if each.name and each.kind != "other":
-            assert names.count(each.name) > 1 or each.name.startswith(("rmsnorm", "kernel_")), each.name
+    root = parse(text)
+    found = list(names(root))
+    for each in declarations(root):
+        if each.name:
+            assert found.count(each.name) > 1 or each.name.startswith("rmsnorm"), each.name
     for word in ("NORMGEN_HOST", "#if ", "constexpr (REALIGNED", "constexpr (BULK", "__nv_fp8", "__half "):
         assert word not in text
 
