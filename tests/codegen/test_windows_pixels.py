@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.windows.launch import lower as windows
+from normgen.families.windows.launch import family as windows
 from normgen.families.windows.launch.family import Windows
 from normgen.families.windows.launch.pixels import staged_bytes
 from normgen.families.windows.launch.schedule import WindowSchedule
