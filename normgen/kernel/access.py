@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from normgen.kernel.accumulators import Column
 from normgen.kernel.phases import FUNCTOR, START, combined, taken
 from normgen.kernel.plan import Operand
-from normgen.package.operands import ColumnRecord, OperandRecord
+from normgen.package.operands import AccumulatorRecord, OperandRecord
 
 
 @dataclass
@@ -161,9 +161,9 @@ class ColumnText:
         """The device functions' name for its operation."""
         return FUNCTOR[self.op]
 
-    def record(self) -> ColumnRecord:
+    def record(self) -> AccumulatorRecord:
         c = self.column
-        return ColumnRecord(self.name, c.kept, c.wide, self.wanted_by, c.op, c.part, c.folded)
+        return AccumulatorRecord(self.name, c.kept, c.wide, self.wanted_by, c.op, c.part, c.folded)
 
     def declared(self, stored: bool = False) -> list[str]:
         """Statements that declare it, before the first row. `stored`: what each element of a row has lies in

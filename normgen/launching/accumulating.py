@@ -16,7 +16,7 @@ from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
 from normgen.launching.launch import Launch, Slot
 from normgen.package.kernels import AccumulatingKernel
-from normgen.package.operands import ColumnRecord, FormRecord
+from normgen.package.operands import AccumulatorRecord, FormRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
@@ -138,7 +138,7 @@ class Accumulating:
         together = power_of_two(min(_MOST_WARPS // 2 // shares, tiles // multiprocessors))
         return tile, shares, together
 
-    def _tiles(self, column: ColumnRecord, tile: int, single: bool = False) -> int:
+    def _tiles(self, column: AccumulatorRecord, tile: int, single: bool = False) -> int:
         """Of neighbouring elements of what is reduced, or where there is one value in all, of segments, or of
         a single one."""
         outer = 1 if single else self.call.size(column.kept + column.part)
@@ -146,7 +146,7 @@ class Accumulating:
         length //= self.call.size(column.folded)
         return -(-length // tile) * outer if column.wide else -(-outer // tile)
 
-    def _shares(self, column: ColumnRecord, tile: int, partials: int, single: bool = False) -> int:
+    def _shares(self, column: AccumulatorRecord, tile: int, partials: int, single: bool = False) -> int:
         """How many warps share a tile: as many as have all partials on their way together."""
         partials //= 1 if single else self.call.size(column.kept)
         vectors = column.wide and column.op != "moments" and self.call.size(self.reduced) % 4 == 0
@@ -157,12 +157,12 @@ class Accumulating:
         return next(f for f in self.record.forms if f.form == name)
 
 
-def wanted_columns(record: AccumulatingKernel, call: Call) -> list[ColumnRecord]:
+def wanted_columns(record: AccumulatingKernel, call: Call) -> list[AccumulatorRecord]:
     """The accumulators from which some wanted result is computed."""
     return [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
 
 
-def partial_name(record: AccumulatingKernel, column: ColumnRecord) -> str:
+def partial_name(record: AccumulatingKernel, column: AccumulatorRecord) -> str:
     """The workspace array of an accumulator's partials, one for each block."""
     return f"{record.name}.{column.name}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
+from normgen.package.operands import AccumulatorRecord, FormRecord, OperandRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class AccumulatingKernel(Kernel):
     """
 
     segment: tuple[str, ...]
-    columns: tuple[ColumnRecord, ...]  # the accumulators
+    columns: tuple[AccumulatorRecord, ...]  # the accumulators
     groups: int = 0  # of finals, each computed by blocks of its own
 
 
@@ -84,7 +84,7 @@ class RowAxes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRecord(AccumulatingKernel, RowAxes):
+class RowsRecord(AccumulatingKernel, RowAxes):
     """One kernel of the rows family: a thread group owns a row of `inner` elements; `kept` axes number the
     rows.
 
@@ -158,7 +158,7 @@ class ColumnsRecord(AccumulatingKernel):
     those of `reduced` last. In `final_reads` and `finals` the axes of `reduced` are the inner ones. `columns`
     are sums over columns, `wide` where there is one for each element of `reduced`. `exchanged`: the most
     values of a column in one exchange; `arrays`: values of each column that the last pass needs; the rest as
-    in `KernelRecord`.
+    in `RowsRecord`.
     """
 
     family: ClassVar[str] = "columns"
@@ -208,7 +208,7 @@ class ResidentRecord(AccumulatingKernel):
     adds up what blocks leave of sums over segments.
 
     `final_reads`, `finals` and `columns` are those of sums over segments, but for `finals` that one block of
-    each segment writes. The rest as in `KernelRecord`.
+    each segment writes. The rest as in `RowsRecord`.
     """
 
     family: ClassVar[str] = "resident"

@@ -84,7 +84,7 @@ class OperandRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnRecord:
+class AccumulatorRecord:
     """An accumulator over rows, kept in registers and written as one partial per block. `wide`: a value for
     each element of the row. `op`: sum, max, min or moments. `part`: the outer axes of a row that it keeps:
     then every run of a row leaves a partial; or those of its pieces: then every block that has a part of a

@@ -17,7 +17,7 @@ from normgen.launching.call import Call
 from normgen.launching.family import Rejected
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import HOST_MACHINE, Machine
-from normgen.package.kernels import Kernel, KernelRecord
+from normgen.package.kernels import Kernel, RowsRecord
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.registry import family_of
@@ -104,7 +104,7 @@ def usual_launches(kernel: Kernel, call: Call) -> tuple[Launch, ...]:
     return family.lower(kernel, call, next(family.space(kernel, call))).launches
 
 
-def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[RowSchedule, tuple[Rejected, ...]]:
+def schedule_rows(kernel: RowsRecord, call: Call) -> tuple[RowSchedule, tuple[Rejected, ...]]:
     """How a kernel of the rows family runs by itself, and what was rejected."""
     rejected: list[Rejected] = []
     ways(shape_of(kernel, call), call.device, rejected)

@@ -12,7 +12,7 @@ import normgen
 from normgen.ir.expr import Expr, add, call, load, mul, power, reduce, rewrite
 from normgen.kernel.linear import largest_of
 from normgen.kernel.share import share_products
-from normgen.package.kernels import KernelRecord
+from normgen.package.kernels import RowsRecord
 from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from tests.codegen import test_parts
 from tests.codegen.norms import package_of
@@ -83,7 +83,7 @@ GROUPED = test_parts.SCALED.replace(_STORED, "output peak[]: f32 = max[..., G, E
 @pytest.mark.parametrize("text", [PEAK, GROUPED], ids=["peak", "grouped"])
 def test_a_row_whose_largest_is_found_with_its_sums_is_visited_once(text: str) -> None:
     (kernel,) = package_of(text).forward.strategies[0].kernels
-    assert isinstance(kernel, KernelRecord)
+    assert isinstance(kernel, RowsRecord)
     texts = {form.form: form.source for form in kernel.forms}
     assert "overlapped" not in texts  # where the next row's would take its place
     for form in ("pipeline", "multipass"):

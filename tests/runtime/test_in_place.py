@@ -17,7 +17,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.launching.in_place import may_overlie
 from normgen.launching.launch import Binding, LaunchPlan, Operand
 from normgen.launching.machine import Machine
-from normgen.package.kernels import KernelRecord
+from normgen.package.kernels import RowsRecord
 from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
@@ -134,7 +134,7 @@ def test_what_an_earlier_kernel_may_touch() -> None:
     reads_x = replace(idle, reads=(x,))
     finals_x = replace(kernel, final_reads=(x,))
 
-    def over(*kernels: KernelRecord) -> list[str]:
+    def over(*kernels: RowsRecord) -> list[str]:
         """Which operands dx may lie over."""
         changed = replace(record, strategies=(Strategy("split", kernels),))
         return [name for name in ("dy", "x") if may_overlie(changed, binding, "dx", name)]

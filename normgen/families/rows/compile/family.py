@@ -38,7 +38,7 @@ from normgen.kernel.phases import Phase, is_function
 from normgen.kernel.plan import KernelPlan, as_stored
 from normgen.kernel.show import show_plan
 from normgen.kernel.text import KernelText, Wording, lengths_of
-from normgen.package.kernels import KernelRecord
+from normgen.package.kernels import RowsRecord
 from normgen.package.operands import FormRecord, Parameter
 
 
@@ -57,14 +57,14 @@ _OTHERWISE: dict[str, tuple[Callable[[Group], KernelPlan], ...]] = {
 }
 
 
-class Rows(CompileFamily[KernelPlan, KernelRecord]):
+class Rows(CompileFamily[KernelPlan, RowsRecord]):
     """A thread group has each row, or blocks share it."""
 
     plans, rank = KernelPlan, 1
     plan = staticmethod(plan_rows)
     show = staticmethod(show_plan)
 
-    def emit(self, plan: KernelPlan, wording: Wording) -> KernelRecord:
+    def emit(self, plan: KernelPlan, wording: Wording) -> RowsRecord:
         """The record of a kernel with the text of each form that its plan admits."""
         plan = as_stored(plan)
         # (vectors of rows in pieces each have a place of their own: 64 bits would take many registers)
@@ -82,7 +82,7 @@ class Rows(CompileFamily[KernelPlan, KernelRecord]):
             forms.append(clear_form(text))
         if plan.finals:
             forms.append(second_stage_form(text))
-        record = KernelRecord(
+        record = RowsRecord(
             name=plan.name,
             kept=plan.kept,
             inner=plan.inner,

@@ -9,8 +9,8 @@ from normgen.families.rows.launch.forms import form_of, store_quantum
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.launching.accumulating import wanted_columns, words_of
 from normgen.launching.call import INT_LIMIT, Call
-from normgen.package.kernels import KernelRecord
-from normgen.package.operands import ColumnRecord
+from normgen.package.kernels import RowsRecord
+from normgen.package.operands import AccumulatorRecord
 
 _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
 _MOST_SHARES = 64  # of a segment
@@ -29,7 +29,7 @@ class RowBlocks:
     """
 
     def __init__(
-        self, kernel: KernelRecord, schedule: RowSchedule, call: Call, wide: bool | None = None
+        self, kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None
     ) -> None:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
@@ -63,7 +63,7 @@ class RowBlocks:
         self.far = paired and not kernel.pieces
         self.wide = any(each >= INT_LIMIT for each in self._reaches()) if wide is None else wide
 
-    def partials_of(self, column: ColumnRecord) -> tuple[int, int]:
+    def partials_of(self, column: AccumulatorRecord) -> tuple[int, int]:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""
         width = self.length // self.call.size(column.folded)
         return self.partials, self.call.size(column.part) if column.part else column.partial(width)

@@ -41,7 +41,7 @@ from normgen.families.rows.launch.sums import narrow_pipelines, sums
 from normgen.launching.call import Call, once
 from normgen.launching.family import Rejected
 from normgen.launching.machine import Machine
-from normgen.package.kernels import KernelRecord
+from normgen.package.kernels import RowsRecord
 
 STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared memory is not enough
 # Columns beyond which an exchange ahead of the row gains: of one sum of 2-byte elements, and of moments of
@@ -66,12 +66,12 @@ class Ways(NamedTuple):
 
 
 @once
-def usual(kernel: KernelRecord, call: Call) -> Ways:
+def usual(kernel: RowsRecord, call: Call) -> Ways:
     """How a kernel runs by itself, in this call and in others like it."""
     return ways(shape_of(kernel, call), call.device)
 
 
-def default(kernel: KernelRecord, call: Call) -> RowSchedule:
+def default(kernel: RowsRecord, call: Call) -> RowSchedule:
     """The schedule that a kernel takes by itself."""
     return usual(kernel, call).of(shape_of(kernel, call).rows)
 

@@ -19,14 +19,14 @@ from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name,
 from normgen.launching.call import WORD, Call
 from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Rejected, Support
 from normgen.launching.launch import Launch
-from normgen.package.kernels import KernelRecord
+from normgen.package.kernels import RowsRecord
 from normgen.package.operands import OperandRecord
 
 # How often rows fill the second-level cache before it is told what to keep. With less nothing is gained.
 _CACHES = 2
 
 
-class Rows(LaunchFamily[KernelRecord, RowSchedule]):
+class Rows(LaunchFamily[RowsRecord, RowSchedule]):
     """The launch half of the rows family."""
 
     uses = MappingProxyType(
@@ -45,7 +45,7 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
         }
     )
 
-    def fits(self, kernel: KernelRecord, call: Call) -> Support:
+    def fits(self, kernel: RowsRecord, call: Call) -> Support:
         """Whether the rows of this call can be had, where not all can: as they lie in memory, and as long as
         they are."""
         if not kernel.selective:
@@ -55,16 +55,16 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
             return SUPPORTED
         return Support(False, "no thread group holds its rows")
 
-    def space(self, kernel: KernelRecord, call: Call) -> Iterator[RowSchedule]:
+    def space(self, kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
         return space(kernel, call)
 
-    def cost(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Cost:
+    def cost(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Cost:
         rows, shape = RowBlocks(kernel, schedule, call), shape_of(kernel, call)
         merit = merit_of(schedule, shape) / merit_of(default(kernel, call), shape)
         launches = 1 + bool(rows.words) + bool(rows.columns)
         return Cost(moved(rows), efficiency(rows), merit, launches, bool(rows.columns))
 
-    def lower(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Lowered:
+    def lower(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Lowered:
         """The launches of one kernel: that of the rows, then the second-stage reduction if it has column
         sums."""
         rows = RowBlocks(kernel, schedule, call)
@@ -75,10 +75,10 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
         )
         return Lowered(_launches(rows, _alone(rows)), workspace)
 
-    def describe(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> str:
+    def describe(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> str:
         return describe_fully(schedule)
 
-    def explain(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Lines:
+    def explain(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Lines:
         rejected: list[Rejected] = []
         shape, s, blocks = shape_of(kernel, call), schedule, RowBlocks(kernel, schedule, call)
         if s == default(kernel, call):
@@ -106,7 +106,7 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
             *dict.fromkeys(f"  not {each.what}: {each.reason}" for each in rejected),
         )
 
-    def texts(self, kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
+    def texts(self, kernel: RowsRecord, call: Call) -> tuple[Launch, ...]:
         """Launches with every text that calls like this one take, whatever the number of their rows.
 
         These are at most two for each of the kernels, and one more beyond 2^31 elements where offsets of 64

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from normgen.families.rows.launch.schedule import RowShape
 from normgen.launching.accumulating import wanted_columns
 from normgen.launching.call import WORD, Call, once, width_of_parts
-from normgen.package.kernels import KernelRecord
+from normgen.package.kernels import RowsRecord
 from normgen.package.operands import OperandRecord
 
 # Vectors, and elements, of a misaligned row for realigned loads, at least: shorter ones are mostly ends.
@@ -15,7 +15,7 @@ _REALIGNED_FROM, _REALIGNED_ELEMENTS = 32, 256
 
 
 @once
-def shape_of(kernel: KernelRecord, call: Call) -> RowShape:
+def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
     """What the choice of a schedule depends on."""
     length = call.size(kernel.inner)
     reads = call.read(kernel.reads)
@@ -89,14 +89,14 @@ def shape_of(kernel: KernelRecord, call: Call) -> RowShape:
     )
 
 
-def _word_alignable(kernel: KernelRecord, call: Call, moving: list[OperandRecord]) -> bool:
+def _word_alignable(kernel: RowsRecord, call: Call, moving: list[OperandRecord]) -> bool:
     """Whether the rows of a call may be word-aligned, which takes all that the kernel may read."""
     able = any(form.form == "word_aligned" for form in kernel.forms)
     return able and len(call.read(kernel.reads)) == len(kernel.reads) and call.in_step(moving, kernel.kept)
 
 
 def _row_tile(
-    kernel: KernelRecord, call: Call, walked: list[OperandRecord], stores: list[OperandRecord]
+    kernel: RowsRecord, call: Call, walked: list[OperandRecord], stores: list[OperandRecord]
 ) -> int:
     """How many places a block needs to move several rows of a call together, 0 where it cannot. (What
     operands have for several of them does not move.)"""

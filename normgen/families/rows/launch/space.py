@@ -24,7 +24,7 @@ from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
 from normgen.launching.knobs import distinct
 from normgen.launching.machine import WARP, Machine
-from normgen.package.kernels import KernelRecord
+from normgen.package.kernels import RowsRecord
 
 _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads per multiprocessor below which nothing hides the latency of an exchange
@@ -34,13 +34,13 @@ _STAGES = (1, 2, 3, 4, 6, 8)
 _BLOCKS = (1, 2, 3, 4, 6)
 
 
-def space(kernel: KernelRecord, call: Call) -> Iterator[RowSchedule]:
+def space(kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
     """Every schedule for a kernel in a call: the one that it takes by itself first."""
     forms = {form.form for form in kernel.forms}
     return distinct(each for each in _space(kernel, call) if each.form in forms)
 
 
-def _space(kernel: KernelRecord, call: Call) -> Iterator[RowSchedule]:
+def _space(kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
     yield default(kernel, call)
     shape, device = shape_of(kernel, call), call.device
     fitted = (fit(candidate, shape, device) for candidate in _candidates(shape, device))
