@@ -1,18 +1,22 @@
-"""The emitted kernels as texts: whole for three norms, for all of them the way back to the spec's lines."""
+"""The emitted kernels as texts: one of each form, and for all norms the way back to the spec's lines."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 
+import normgen
 from normgen.dsl import load_definition
 from normgen.package.operands import FormRecord
 from tests.codegen.norms import ATTRS, ROWS, packaged
 from tests.verify.subjects import bundled_source
 
 DIRECTIONS = ("forward", "backward")
+TEMPLATES = Path(normgen.__file__).parent / "templates"
 
 
 def forms(name: str, direction: str) -> Iterator[FormRecord]:
@@ -21,10 +25,40 @@ def forms(name: str, direction: str) -> Iterator[FormRecord]:
         yield from kernel.forms
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "layernorm2d"])
-def test_emitted_kernels(name: str, direction: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"{name}.{direction}.cu", "\n".join(f.source for f in forms(name, direction)))
+# Passes that have every form of the rows and of the columns family; tiles, windows and resident kernels have
+# golden texts beside their tests.
+SHOWN = (
+    ("layernorm", "forward"),
+    ("rmsnorm", "backward"),
+    ("layernorm2d", "backward"),
+    ("dyt", "forward"),
+)
+
+
+@cache
+def texts() -> dict[str, str]:
+    """A text of each form, by family and form: of the first pass that has it."""
+    found: dict[str, str] = {}
+    for name, direction in SHOWN:
+        for kernel in getattr(packaged(name), direction).kernels:
+            for form in kernel.forms:
+                found.setdefault(f"{kernel.family}.{form.form}", form.source)
+    return found
+
+
+def templates(family: str) -> set[str]:
+    """The forms that a family has templates for."""
+    names = {path.name.partition(".")[0] for path in (TEMPLATES / family).glob("*.cu.jinja")}
+    return {f"{family}.{name}" for name in names}
+
+
+def test_a_text_of_every_form(golden: Callable[[str, str], None]) -> None:
+    for name, text in texts().items():
+        golden(f"forms/{name}.cu", text)
+
+
+def test_every_form_of_rows_and_columns_is_shown() -> None:
+    assert templates("rows") | {"columns.registers", "columns.multipass"} <= texts().keys()
 
 
 def named(text: str, name: str) -> list[str]:

@@ -1,0 +1,113 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/realigned.cuh"
+#include "normgen/team.cuh"
+#include "normgen/windows/windows.cuh"
+
+// A launch sets:
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, BATCH, LENGTH, REALIGNED, BACKWARDS, PROGRAMMATIC, index_t,
+//   offset_t, x_t, alpha_t, w_t, b_t, y_t, HAS_W, HAS_B, WANT_Y
+
+// output y[..., D]: like x = w * tanh(alpha * x) + b
+//
+// A thread group (TEAM threads) has a row, and BATCH rows in flight; what rows share is loaded once. For rows
+// without reductions.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_batch(
+    const x_t* x_ptr,
+    const alpha_t* alpha_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t y_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
+    constexpr bool live = true;
+    const int lane = threadIdx.x % TEAM;
+    const int team = threadIdx.x / TEAM;
+    const index_t block = block_number<BACKWARDS>();
+    programmatic_wait<PROGRAMMATIC>();
+
+    // what this thread reads of its rows
+    Vector<x_t, VEC> x_batch[BATCH][ITEMS];
+    const auto fetch = [&](index_t first) {
+#pragma unroll
+        for (int slot = 0; slot < BATCH; ++slot) {
+            const index_t row = first + slot * TEAMS + team;
+            if (row < rows) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        x_batch[slot][item] =
+                            load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                    }
+                }
+            }
+        }
+    };
+    fetch(block * (TEAMS * BATCH));
+
+    // what rows share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (HAS_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+        }
+    }
+    Vector<b_t, VEC> b_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (HAS_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+        }
+    }
+    const float alpha = load_scalar(alpha_ptr);
+
+    for (index_t first = block * (TEAMS * BATCH); first < rows;
+            first += index_t(blocks_per_segment) * (TEAMS * BATCH)) {
+#pragma unroll
+        for (int slot = 0; slot < BATCH; ++slot) {
+            const index_t row = first + slot * TEAMS + team;
+            if (row < rows) {
+                Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+                // results
+                Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        float b[VEC];
+                        if constexpr (HAS_B) unpack(b_words[item], b);
+                        else set_all(b, 0.f);
+                        float w[VEC];
+                        if constexpr (HAS_W) unpack(w_words[item], w);
+                        else set_all(w, 1.f);
+                        float x[VEC];
+                        unpack(x_words[item], x);
+                        float y_out[VEC];
+#pragma unroll
+                        for (int i = 0; i < VEC; ++i) {
+                            y_out[i] = b[i] + w[i] * tanhf(alpha * x[i]);  // dyt.norm:8
+                        }
+                        if (WANT_Y && live) {
+                            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                            if constexpr (REALIGNED) y_packed[item] = packed;
+                            else
+                                Layout::store_vector(
+                                    y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+                        }
+                    }
+                }
+                if constexpr (WANT_Y && REALIGNED) {
+                    Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+                }
+            }
+        }
+        fetch(first + index_t(blocks_per_segment) * (TEAMS * BATCH));
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}

@@ -1,0 +1,216 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/row_pipeline.cuh"
+#include "normgen/rows/cluster_l2_hints.cuh"
+#include "normgen/statistics.cuh"
+
+// A launch sets:
+//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, UNTAGGED, REALIGNED, RELOAD,
+//   LATE, BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B,
+//   WANT_MU, WANT_RSTD, WANT_Y
+
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
+[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
+// save mu[...]: f32 = sum[D](x) / size[D]
+// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
+// output y[..., D]: like x = w * (x - mu) * rstd + b
+//
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
+// Later rows are copied into a multistage pipeline in shared memory.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_pipeline(
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const b_t* b_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t y_stride_rest,
+    float eps,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int side = 0;
+    __shared__ arrival_t landed[BULK ? STAGES : 1];
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const int team = threadIdx.x / TEAM;
+    const index_t step = index_t(blocks_per_segment) * TEAMS;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+
+    // where rows arrive as slices, one per block: this block's slice
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
+    int parity = 0;
+    if constexpr (BULK) {
+        if (threadIdx.x == 0) open_arrivals(landed, STAGES);
+    }
+
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
+    // own slots
+    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED>;
+    unsigned char* const x_pipeline = smem;
+    index_t ahead = unit * TEAMS;
+    const ClusterL2Hints<UNTAGGED> hints;
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
+    const auto fill = [&](int stage) {
+        const index_t first = ahead;
+        ahead += step;
+        if constexpr (BULK) {
+            if (threadIdx.x != 0) return;
+            if (first >= rows || slice <= 0) {
+                return bulk_commit();
+            }
+            const index_t row = first;
+            expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
+            hints.copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+                x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+                &landed[stage], row, rows);
+            return bulk_commit();
+        }
+        if constexpr (REALIGNED) __syncwarp();  // the slot may still be read
+        if (first + team < rows) {
+            const index_t row = first + team;
+            x_pipeline_t::fill(x_pipeline, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                row + 1 == rows);
+        } else if (TEAMS > 1 && first < rows) {
+            x_pipeline_t::clear(x_pipeline, stage);
+        }
+        async_commit();
+    };
+    open_exchange(exchange);
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+    join_exchange<TEAM, THREADS>();
+    int stage = 0;
+    // what all rows of this block share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+        }
+    }
+    Vector<b_t, VEC> b_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+        }
+    }
+
+    for (index_t first = unit * TEAMS; first < rows; first += step) {
+        const bool live = TEAMS == 1 || first + team < rows;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
+
+        if constexpr (!BULK) async_wait<STAGES - 1>();
+        else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
+        if constexpr (REALIGNED) __syncwarp();  // lanes read what others copied
+        Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                if constexpr (!RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
+            }
+        }
+        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
+        if constexpr (!RELOAD && !BULK) fill(stage);
+
+        // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
+        const auto each = [&](auto visit) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (Layout::has(item, lane, column)) {
+                    float x[VEC];
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    unpack(x_words[item], x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        visit(x[i]);
+                    }
+                }
+            }
+        };
+        const Moments moments = team_moments<Layout>(exchange, side, each);
+        const float mu = moments.mean;  // layernorm.norm:9
+        const float sum_x_minus_mu = moments.centred;
+        const float sum_x_minus_mu_squared = moments.squares;
+        const float row_1 = eps
+            + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
+            * (1.f / float(size_D));
+        const float rstd = rsqrtf(row_1);  // layernorm.norm:10
+        const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
+        if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
+            fill(stage);
+        }
+
+        // results
+        Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                float b[VEC];
+                if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+                if constexpr (READ_B) unpack(b_words[item], b);
+                else set_all(b, 0.f);
+                float w[VEC];
+                if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                if constexpr (READ_W) unpack(w_words[item], w);
+                else set_all(w, 1.f);
+                float x[VEC];
+                if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
+                if constexpr (RELOAD)
+                    Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                keep_packed(x_words[item]);
+                unpack(x_words[item], x);
+                float y_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    // layernorm.norm:11
+                    y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
+                }
+                if (WANT_Y && live) {
+                    const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                    if constexpr (REALIGNED) y_packed[item] = packed;
+                    else
+                        Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                            packed);
+                }
+            }
+        }
+        if constexpr (WANT_Y && REALIGNED) {
+            Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+        }
+        if (WANT_MU && live && lane == 0) {
+            store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+        }
+        if (WANT_RSTD && live && lane == 0) {
+            store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        }
+        if constexpr (RELOAD) {
+            if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
+            fill(stage);
+        }
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (stage == 0) parity ^= 1;
+    }
+
+    if constexpr (UNTAGGED > 0) {  // what was tagged last may leave the cache like anything else
+        for (index_t row = hints.first(unit, step, rows); row < rows - UNTAGGED; row += step) {
+            hints.demote<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
+        }
+    }
+}

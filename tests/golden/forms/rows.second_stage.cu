@@ -1,0 +1,40 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
+
+// A launch sets:
+//   THREADS, LENGTH, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, WANT_DW, dw_t
+
+// gradient dw[D]: like w = sum[...](rstd * dy * x)
+//
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
+extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_stage(
+    dw_t* __restrict__ dw_ptr,
+    float* dw_sum_partial,
+    int blocks_per_segment) {
+    __shared__ float scratch[THREADS / 32][TILE];
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
+    programmatic_wait<PROGRAMMATIC>();
+
+    // dw
+    if (blockIdx.y == 0) {
+        if constexpr (WANT_DW) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
+            const index_t outer = tile / TILES;
+            // nothing beyond the last
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+                index_t(blocks_per_segment), row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+                store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
+            }
+        }
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}

@@ -1,0 +1,217 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/rows/word_aligned.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, SLOTS, SPARE, REALIGNED, PROGRAMMATIC,
+//   index_t, offset_t, size_D, HAS_DY, HAS_W, dy_t, x_t, w_t, rstd_t, dx_t, WANT_DX, WANT_DW
+
+[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * x)
+//
+// Word-aligned stores: persistent blocks walk misaligned rows; those of a thread group all begin at the same
+// element of a word. Later rows are copied into a multistage pipeline in shared memory. A row is summed by
+// its vectors; results and column sums go by aligned words.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_word_aligned(
+    const dy_t* dy_ptr,
+    const x_t* x_ptr,
+    const w_t* w_ptr,
+    const rstd_t* rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* dw_sum_partial,
+    index_t dy_stride_rest,
+    index_t x_stride_rest,
+    index_t rstd_stride_rest,
+    index_t dx_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
+    int side = 0;
+    // EVEN: the slices of warps have one length
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
+    using WordAligned = WordAlignedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const int team = threadIdx.x / TEAM;
+    const index_t step = index_t(blocks_per_segment) * TEAMS;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+
+    // the pipeline: STAGES rows of every operand that changes from row to row, word by word
+    using dy_pipeline_t = WordAlignedPipeline<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t = WordAlignedPipeline<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    unsigned char* const x_pipeline = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
+
+    index_t ahead = unit * TEAMS;
+    index_t next = ahead;
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
+    const auto fill = [&](int stage) {
+        const index_t first = ahead;
+        ahead += step;
+        __syncwarp();  // the slot may still be read
+        if (first + team < rows) {
+            const index_t row = first + team;
+            if constexpr (HAS_DY)
+                dy_pipeline_t::fill(dy_pipeline, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest),
+                    lane, row + 1 == rows);
+            x_pipeline_t::fill(x_pipeline, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                row + 1 == rows);
+        } else if (TEAMS > 1 && first < rows) {
+            if constexpr (HAS_DY) dy_pipeline_t::clear(dy_pipeline, stage);
+            x_pipeline_t::clear(x_pipeline, stage);
+        }
+        async_commit();
+    };
+    open_exchange(exchange);
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+
+    // scalars of the row, read one row ahead
+    float next_rstd = 0.f;
+    const auto look_ahead = [&] {
+        const index_t first = next;
+        next += step;
+        if (first >= rows) return;
+        const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        next_rstd = load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest));
+    };
+    look_ahead();
+    join_exchange<TEAM, THREADS>();
+
+    // the element of a word at which the rows of this group begin, and what rows share: by vectors, and by
+    // words
+    const auto misalignment_of = [&](index_t row) {
+        return shift_of(dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+    };
+    const int misalignment = misalignment_of(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
+    const unsigned int misalignment_bits = misalignment * int(sizeof(dy_t)) % 4 * 8;
+    Vector<w_t, VEC> w_words[ITEMS], w_word_aligned[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            if constexpr (READ_W) w_word_aligned[item] = WordAligned::load(w_ptr, item, lane, misalignment);
+        }
+    }
+    float dw_sum[ITEMS * VEC] = {};
+
+    int stage = 0;
+    for (index_t first = unit * TEAMS; first < rows; first += step) {
+        const bool live = TEAMS == 1 || first + team < rows;
+        [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
+        const float rstd = next_rstd;
+        look_ahead();
+        async_wait<STAGES - 1>();
+        __syncwarp();  // lanes read what others copied
+
+        // exchange 1: sum[D](w * dy * x)
+        float sum_w_dy_x = 0.f;
+        const auto add_up = [&](auto whole) {
+            constexpr int PARTS = decltype(whole)::PARTS;
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (Layout::has(item, lane, column)) {
+                    float w[VEC];
+                    if constexpr (READ_W) unpack(w_words[item], w);
+                    else set_all(w, 1.f);
+                    float dy[VEC];
+                    if constexpr (HAS_DY)
+                        unpack(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
+                            misalignment_bits), dy);
+                    else set_all(dy, 0.f);
+                    float x[VEC];
+                    unpack(x_pipeline_t::template cut<PARTS>(x_pipeline, stage, item, lane,
+                        misalignment_bits), x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        sum_w_dy_x += w[i] * dy[i] * x[i];
+                    }
+                }
+            }
+        };
+        if constexpr (WANT_DX) by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
+        if constexpr (WANT_DX) Team<Sum>::reduce(exchange, side, sum_w_dy_x);
+        const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
+
+        // results
+        if constexpr (TEAM <= 32) {
+            // all vectors are cut out of the row's first word; in larger groups the exchange ensures it
+            __syncwarp();
+        }
+        if constexpr (HAS_DY) dy_pipeline_t::join(dy_pipeline, stage, lane, misalignment);
+        x_pipeline_t::join(x_pipeline, stage, lane, misalignment);
+        __syncwarp();
+        // the first thread's word with both ends of the row
+        Vector<dx_t, VEC> dx_packed = {};
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                float dy[VEC];
+                if constexpr (HAS_DY) unpack(dy_pipeline_t::read(dy_pipeline, stage, item, lane), dy);
+                else set_all(dy, 0.f);
+                float w[VEC];
+                if constexpr (READ_W) unpack(w_word_aligned[item], w);
+                else set_all(w, 1.f);
+                float x[VEC];
+                unpack(x_pipeline_t::read(x_pipeline, stage, item, lane), x);
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float rstd_dy = rstd * dy[i];
+                    dx_out[i] = w[i] * rstd_dy - mean_w_dy_x_rstd3 * x[i];
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * x[i];
+                }
+                if (WANT_DX && live) {
+                    const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                    if (item == 0) dx_packed = packed;
+                    WordAligned::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item,
+                        lane, misalignment);
+                }
+            }
+        }
+        if constexpr (WANT_DX) {
+            WordAligned::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
+                dy_pipeline_t::first_word(dy_pipeline, stage), lane, misalignment, live);
+        }
+        fill(stage);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+
+    // this block's partial of every column sum: its thread groups are added in order
+    float* const gather = reinterpret_cast<float*>(smem);
+    if constexpr (WANT_DW) {
+        float* const partial = dw_sum_partial + unit * LENGTH;
+        if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const int at = WordAligned::column(item, lane, i, misalignment);
+                    if (at >= LENGTH) continue;
+                    if constexpr (TEAMS == 1) partial[at] = dw_sum[item * VEC + i];
+                    else gather[team * LENGTH + at] = dw_sum[item * VEC + i];
+                }
+            }
+        }
+        if constexpr (TEAMS > 1) {
+            __syncthreads();
+            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+                float sum = 0.f;
+                for (int other = 0; other < TEAMS; ++other) {
+                    sum += gather[other * LENGTH + column];
+                }
+                partial[column] = sum;
+            }
+        }
+    }
+}
