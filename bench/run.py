@@ -27,10 +27,8 @@ import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,6 +40,7 @@ os.environ.update(ALONE)  # before PyTorch reads it
 import results
 import torch
 from clock import HostClock, Queued, TorchClock
+from commits import commit_of_tree
 from problems import DTYPES, LAYOUTS, OPS, Problem, problems, small
 from providers import PROVIDERS, Sets, absent, calls, error, forget_compiled, has, plans, truth, wrong
 from results import Row
@@ -75,7 +74,7 @@ def main() -> None:
         if reason:
             print(f"{provider} is absent: {reason}", flush=True)
     there = [provider for provider, reason in reasons.items() if not reason]
-    header = _header(given.device, reasons, given.commit or _commit())
+    header = _header(given.device, reasons, given.commit or commit_of_tree())
     if given.missing:
         results.expect_same_run(given.out, results.read(given.out)[0], header)
     else:
@@ -286,14 +285,6 @@ def _header(device: str, reasons: dict[str, str], commit: str) -> Row:
         "commit": commit,
         "absent": gone,
     }
-
-
-def _commit() -> str:
-    """The commit of the tree, where git knows it."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    with suppress(OSError):
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return ""
 
 
 def _kernels() -> str:

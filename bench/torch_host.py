@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from commits import commit_of_tree
 
 import normgen.torch as nt
 from normgen.torch.native import EXTENSION
@@ -132,12 +133,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(list(measured(options.without_extension))))
         return
-    commit = (
-        options.commit
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip()
-    )
+    commit = options.commit or commit_of_tree()
     rows = []
     for launcher in options.launchers.split(","):
         # A process for each: what a launcher has loaded is lost where another takes its place.

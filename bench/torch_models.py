@@ -22,7 +22,6 @@ import csv
 import gc
 import itertools
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from commits import commit_of_tree
 from torch_networks import SUBJECTS, Subject
 from torch_profile import norm_share
 
@@ -251,15 +251,12 @@ def table(rows: list[dict[str, str]]) -> str:
 def write(path: Path, rows: list[dict[str, str]], device: str) -> None:
     """The rows as CSV, each with its device, versions and commit."""
     card = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    made = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
-    )
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("device", *COLUMNS, *CHECKED, "torch", "commit"))
         for row in rows:
             cells = [row.get(column, "") for column in (*COLUMNS, *CHECKED)]
-            writer.writerow([card, *cells, torch.__version__, made.stdout.strip()])
+            writer.writerow([card, *cells, torch.__version__, commit_of_tree()])
 
 
 def main() -> None:

@@ -238,5 +238,5 @@ def records() -> Mapping[str, type[Kernel]]:
         record = left.pop(0)
         left += record.__subclasses__()
         if "family" in vars(record):
-            found[record.family] = record
+            found[record.family] = record  # slots make a class anew: the later one counts
     return dict(sorted(found.items()))

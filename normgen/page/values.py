@@ -57,9 +57,10 @@ class Short:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of functions by name: those that always return the same, those that do nothing, and those
-    that do nothing but return something. `made`: classes with a constructor. `short`: functions without
-    arguments that return an expression."""
+    """What is known of functions by name: constant (with their `results`), empty and pure ones.
+
+    `made`: classes with a constructor. `short`: functions without arguments that return an expression.
+    """
 
     results: Mapping[str, Value] = field(default_factory=dict)
     empty: frozenset[str] = frozenset()

@@ -15,7 +15,6 @@ from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.launch import Binding
 from normgen.launching.machine import Machine, machine_of, usual_machine
 from normgen.measure.norms import contiguous_binding, direction_of
-from normgen.package.records import PassRecord
 from normgen.runtime.planning.choose import Alternative, Candidate, alternatives, candidates, choose_strategy
 
 # A card of each kind: with and without clusters, large and small.
@@ -31,17 +30,17 @@ _SLOWER = 1.3  # than what the estimate likes best
 _WORTH = 1024  # elements that are worth a block
 
 
-def planned(drawn: Drawn, device: Machine) -> tuple[PassRecord, Binding, tuple[Candidate, ...]]:
-    """What a call would run: the pass, its arrays, and its kernels with their schedules."""
+def planned(drawn: Drawn, device: Machine) -> tuple[Alternative, Binding]:
+    """What a call would run, its kernels with their schedules; and its arrays."""
     package = normgen.load(drawn.norm, **dict(drawn.attrs)).package
     direction = direction_of(package, drawn.direction)
     binding = contiguous_binding(direction, dict(drawn.sizes), drawn.dtype)
-    return direction.record, binding, _taken(direction.record, binding, device).kernels
+    return choose_strategy(alternatives(direction.record, binding, device)), binding
 
 
 def faults(drawn: Drawn, device: Machine) -> Iterator[str]:
     """Those of the kernels of a call, whatever they are estimated to take."""
-    for kernel in planned(drawn, device)[2]:
+    for kernel in planned(drawn, device)[0].kernels:
         for name, found in FAULTS.items():
             if found(kernel):
                 yield f"{kernel.kernel.name}: {name}"
@@ -49,15 +48,10 @@ def faults(drawn: Drawn, device: Machine) -> Iterator[str]:
 
 def disliked(drawn: Drawn, device: Machine) -> Iterator[str]:
     """The kernels of which the estimate likes another schedule much better."""
-    record, binding, kernels = planned(drawn, device)
-    strategy = _taken(record, binding, device).strategy
-    for kernel, offers in zip(kernels, candidates(strategy, binding, device), strict=True):
+    taken, binding = planned(drawn, device)
+    for kernel, offers in zip(taken.kernels, candidates(taken.strategy, binding, device), strict=True):
         if kernel.cost.microseconds > _SLOWER * min(each.cost.microseconds for each in offers):
             yield f"{kernel.kernel.name}: estimated slower than another"
-
-
-def _taken(record: PassRecord, binding: Binding, device: Machine) -> Alternative:
-    return choose_strategy(alternatives(record, binding, device))
 
 
 # ------------------------------------------------------------------------------------------------ faults

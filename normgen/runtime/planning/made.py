@@ -51,7 +51,7 @@ def _misfits(record: PassRecord, made: MadeRecord, binding: Binding, device: Mac
     if not device.host and device.arch.rstrip("af") != made.arch.rstrip("af"):
         yield f"this is {device.arch}: {_again(made, sizes, made.dtype, device.arch)}"
     if not device.host and device.multiprocessors < made.multiprocessors:
-        there = binding.multiprocessors or device.multiprocessors
+        there = device.multiprocessors
         yield f"its blocks need {made.multiprocessors} multiprocessors, of {there}; {_any_shape(made)}"
     for axis, length in made.sizes:
         if sizes[axis] != length:
