@@ -70,12 +70,14 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One op at one shape. `shape`: that of x, images as NCHW whatever the layout."""
+    """One op at one shape. `shape`: that of x, images as NCHW whatever the layout. `params`: the element type
+    of gains and biases, where it is not that of x."""
 
     op: str
     shape: Shape
     dtype: str
     layout: str
+    params: str | None = None
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -107,7 +109,13 @@ class Problem:
     @property
     def text(self) -> str:
         """One word that names it."""
-        return f"{self.op}:{'x'.join(map(str, self.shape))}:{self.dtype}:{self.layout}"
+        params = f":{self.params} params" if self.params else ""
+        return f"{self.op}:{'x'.join(map(str, self.shape))}:{self.dtype}:{self.layout}{params}"
+
+    def dtype_of(self, operand: Operand) -> str:
+        """The element type of an operand beside x."""
+        shared = self.params if operand.of == "channels" else None
+        return operand.dtype or shared or self.dtype
 
     def call(self, direction: str) -> tuple[Direction, Binding]:
         """What is called, with contiguous arrays."""
@@ -119,7 +127,7 @@ class Problem:
         sizes: dict[str, int | Shape] = dict(lengths.axes)
         if lengths.rest is not None:
             sizes[REST] = lengths.rest
-        dtypes = {op.x: self.dtype} | {o.name: o.dtype or self.dtype for o in op.operands}
+        dtypes = {op.x: self.dtype} | {o.name: self.dtype_of(o) for o in op.operands}
         return chosen, contiguous_binding(chosen, sizes, dtypes)
 
     def bytes(self, direction: str) -> Bytes:

@@ -66,7 +66,7 @@ class Sets:
         self._params = [None if o.of == "x" else self._operand(o) for o in op.operands]
         self._x = [self._like_x(op.x_dtype or problem.dtype) for _ in range(count)]
         self._beside = [
-            [self._like_x(o.dtype or problem.dtype) if o.of == "x" else None for o in op.operands]
+            [self._like_x(problem.dtype_of(o)) if o.of == "x" else None for o in op.operands]
             for _ in range(count)
         ]
         self.dy = [] if op.quantised else [self._like_x(problem.dtype) for _ in range(count)]
@@ -89,7 +89,7 @@ class Sets:
         if operand.of == "groups":
             shape = (*self.problem.shape[:-1], self.problem.shape[-1] // GROUP)
         noise = torch.randn(shape, generator=self._random, device=self.device)
-        return (operand.start + 0.1 * noise).to(DTYPES[operand.dtype or self.problem.dtype])
+        return (operand.start + 0.1 * noise).to(DTYPES[self.problem.dtype_of(operand)])
 
     def _like_x(self, dtype: str) -> Tensor:
         x = torch.randn(self.problem.shape, generator=self._random, device=self.device) + 0.5
@@ -241,14 +241,18 @@ def _first(t: Tensor, problem: Problem) -> Tensor:
 
 
 def truth(sets: Sets, direction: str) -> list[Tensor]:
-    """What the first set should give, in float64."""
+    """What the first set should give, in float64.
+
+    Of contiguous copies, so that what PyTorch does about other layouts is judged and not believed: its
+    instance norm has wrong gradients of a single image in channels-last memory.
+    """
     op = OPS[sets.problem.op]
-    operands = [t.detach().double() for t in sets.operands(0)]
+    operands = [t.detach().double().contiguous() for t in sets.operands(0)]
     function = REFERENCES[sets.problem.op]
     if direction == "forward":
         return list(function(*operands)[: len(op.outputs)])
     leaves = _leaves(sets.problem, operands)
-    return list(torch.autograd.grad(function(*operands)[0], leaves, sets.dy[0].double()))
+    return list(torch.autograd.grad(function(*operands)[0], leaves, sets.dy[0].double().contiguous()))
 
 
 def error(made: tuple[Any, ...], wanted: list[Tensor]) -> float:

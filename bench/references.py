@@ -16,12 +16,17 @@ Tensor = torch.Tensor
 Function = Callable[..., tuple[Tensor, ...]]
 
 
+def _of_type(x: Tensor, w: Tensor) -> Tensor:
+    """x in the type of its gains: kernels of PyTorch take both in one, or fall back to slow ones."""
+    return x if x.dtype == w.dtype else x.to(w.dtype)
+
+
 def _rmsnorm(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    return (F.rms_norm(x, w.shape, w, 1e-6),)
+    return (F.rms_norm(_of_type(x, w), w.shape, w, 1e-6).to(x.dtype),)
 
 
 def _layernorm(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-    return (F.layer_norm(x, w.shape, w, b, 1e-5),)
+    return (F.layer_norm(_of_type(x, w), w.shape, w, b, 1e-5).to(x.dtype),)
 
 
 def _softmax(x: Tensor) -> tuple[Tensor, ...]:
@@ -30,7 +35,7 @@ def _softmax(x: Tensor) -> tuple[Tensor, ...]:
 
 def _add_rmsnorm(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     h = x + residual
-    return F.rms_norm(h, w.shape, w, 1e-6), h
+    return F.rms_norm(_of_type(h, w), w.shape, w, 1e-6).to(h.dtype), h
 
 
 def _groupnorm(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
