@@ -21,15 +21,9 @@ goes on with the run that is there, and is refused where anything of it has chan
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
-import re
-import signal
-import statistics
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +32,18 @@ from workers import ALONE, share_out
 
 os.environ.update(ALONE)  # before PyTorch reads it
 import results
-import torch
-from clock import HostClock, Queued, TorchClock
 from commits import commit_of_tree
 from problems import DTYPES, LAYOUTS, OPS, Problem, problems, small
-from providers import PROVIDERS, Sets, absent, calls, error, forget_compiled, has, plans, truth, wrong
+from providers import PROVIDERS, absent, has
 from results import Row
+from setting import header_of
+from station import FEW, ROUNDS, DeviceLost, Station, about
 from tables import lines_table
+from tryouts import ONE_TASK, try_out_each
 
-import normgen
-from normgen import bundled
-from normgen.measure.arithmetic import Bytes, rho, sets_for
-from normgen.measure.ceiling import Ceiling
-from normgen.measure.timing import BATCHES, Clock, Timer, Timing, in_turn, spread
+from normgen.measure.timing import BATCHES
 
 PREPARING = 0.5  # of the budget, after which nothing is prepared any more
-ONE_TASK = 100  # seconds for one provider and problem, compilation included
-ROUNDS = 3  # in each of which every provider has its turn
-FEW = 3  # batches where only the program is tried out
-PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "pycuda", "normgen")
 
 
 def main() -> None:
@@ -66,7 +53,7 @@ def main() -> None:
         small(given.ops) if given.small else problems(given.ops, given.dtypes, given.shapes, given.layouts)
     )
     if given.worker:
-        _work(listed, given.device)
+        try_out_each([(problem, problem.directions) for problem in listed], given.device, ONE_TASK)
         return
     start = time.monotonic()
     reasons = {provider: absent(provider) for provider in given.providers}
@@ -74,7 +61,7 @@ def main() -> None:
         if reason:
             print(f"{provider} is absent: {reason}", flush=True)
     there = [provider for provider, reason in reasons.items() if not reason]
-    header = _header(given.device, reasons, given.commit or commit_of_tree())
+    header = header_of(given.device, reasons, given.commit or commit_of_tree())
     if given.missing:
         results.expect_same_run(given.out, results.read(given.out)[0], header)
     else:
@@ -96,7 +83,10 @@ def main() -> None:
             break
         mine = [p for other, d, p in wanted if (other, d) == (problem, direction)]
         faults = {p: found.get(f"{p} {listed.index(problem)}", {}) for p in mine}
-        made = station.measure(problem, direction, faults)
+        try:
+            made = station.measure(problem, direction, faults)
+        except DeviceLost as lost:
+            raise SystemExit(f"{lost}: go on with --missing") from lost
         rows += made
         left -= len(mine)
         results.add(given.out, header, made)
@@ -114,194 +104,13 @@ def _wanted(listed: list[Problem], there: list[str], done: set[tuple[Any, ...]])
     for problem in listed:
         for direction in problem.directions:
             mine = [p for p in there if has(p.partition(":")[0], problem, direction)]
-            if any(results.key_of(_about(problem, direction, p)) not in done for p in mine):
+            if any(results.key_of(about(problem, direction, p)) not in done for p in mine):
                 wanted += [(problem, direction, p) for p in mine]
     return wanted
 
 
 def _done(out: Path) -> set[tuple[Any, ...]]:
     return {results.key_of(row) for row in results.read(out)[1] if "us" in row}
-
-
-def _about(problem: Problem, direction: str, provider: str) -> Row:
-    return {
-        "op": problem.op,
-        "direction": direction,
-        "shape": list(problem.shape),
-        "dtype": problem.dtype,
-        "layout": problem.layout,
-        "provider": provider,
-    }
-
-
-class Station:
-    """What measures on one device."""
-
-    def __init__(self, device: str, batches: int, queued: list[str]) -> None:
-        self.device, self._batches, self._queued = device, batches, queued
-        self.clock: Clock = TorchClock() if device == "cuda" else HostClock()
-        self.ceiling: Ceiling | None = None  # none without a device
-        self._cache = 0
-        if device == "cuda":
-            from normgen.devices.cuda.executor import executor_of
-
-            self.executor = executor_of(("cuda", 0))
-            self.ceiling = Ceiling(self.executor, self.clock)
-            self._cache = self.executor.device.cache
-
-    def measure(self, problem: Problem, direction: str, prepared: dict[str, Row]) -> list[Row]:
-        """A row for each provider, all timed in turn; `prepared`: what came of running each once."""
-        least = problem.bytes(direction)
-        rows = {p: _about(problem, direction, p) | {"bytes": least.total} for p in prepared}
-        forget_compiled()
-        try:
-            sets = Sets(problem, problem.sets or sets_for(least.total, self._cache), self.device)
-            wanted, copy_us = truth(sets, direction), self._ceiling(problem, least)
-        except Exception as fault:
-            self._survive(fault)
-            return [self._told(row | {"fault": _first_line(fault)}) for row in rows.values()]
-        ready: dict[str, Timer] = {}
-        for provider, row in rows.items():
-            fault = prepared[provider].get("fault") or prepared[provider].get(direction)
-            if fault:
-                row["fault"] = fault
-                continue
-            try:
-                ready[provider] = self._ready(provider, sets, direction, wanted, row)
-            except Exception as raised:
-                self._survive(raised)
-                row["fault"] = _first_line(raised)
-        for provider, rounds in in_turn(ready, ROUNDS).items():
-            rows[provider] |= _figures(rounds, copy_us)
-        ready.clear()
-        self._clean()
-        return [self._told(row) for row in rows.values()]
-
-    def _ceiling(self, problem: Problem, least: Bytes) -> float | None:
-        if self.ceiling is None:
-            return None
-        return self.ceiling.microseconds(least.ceiling, least.total, problem.sets)
-
-    def _ready(self, provider: str, sets: Sets, direction: str, wanted: list[Any], row: Row) -> Timer:
-        """A provider's call, ready to be timed; its error, and the plan of normgen's, go into the row."""
-        call = calls(provider, sets, direction)
-        row["error"] = found = error(call(0), wanted)
-        if wrong(sets.problem, found):
-            row["wrong"] = f"relative error {found:.3g}"
-        clock = Queued(self.clock) if provider in self._queued else self.clock
-        timer = Timer(clock, call, sets.count, self._batches)
-        if provider in plans and self.ceiling is not None:
-            row["plan"] = plans[provider].told(self.executor)
-        return timer
-
-    def _clean(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-
-    def _survive(self, raised: Exception) -> None:
-        """End where the device is lost: nothing that came after would be true."""
-        try:
-            self._clean()
-        except Exception as fault:
-            raise SystemExit(f"the device is lost, go on with --missing: {_first_line(raised)}") from fault
-
-    def _told(self, row: Row) -> Row:
-        names = ("op", "direction", "shape", "dtype", "layout", "provider")
-        figures = ("us", "spread", "rho", "host_us", "method", "why", "wrong", "fault")
-        print(*(row[k] for k in names), *(f"{k}={row[k]}" for k in figures if k in row), flush=True)
-        return row
-
-
-def _figures(rounds: list[Timing], copy_us: float | None) -> Row:
-    """What the rounds of a provider come to: the median of their medians, and how far apart they are."""
-    us = statistics.median(timing.us for timing in rounds)
-    host_us = statistics.median(timing.host_us for timing in rounds)
-    row: Row = {"us": round(us, 3), "spread": round(spread(rounds), 4), "host_us": round(host_us, 2)}
-    row["method"] = rounds[0].method
-    if copy_us is not None:
-        row |= {"copy_us": round(copy_us, 3), "rho": round(rho(copy_us, us), 4)}
-    if rounds[0].why:
-        row["why"] = rounds[0].why
-    return row
-
-
-def _work(listed: list[Problem], device: str) -> None:
-    """Run tasks that come on standard input once each, and say on standard output what came of them."""
-    for line in sys.stdin:
-        provider, index = line.split()
-        problem = listed[int(index)]
-        print("task", problem.text, provider, file=sys.stderr, flush=True)
-        signal.alarm(ONE_TASK)  # without a handler: a kernel that hangs ends this process
-        verdict: Row = {d: _try_out(problem, provider, device, d) for d in problem.directions}
-        try:
-            if device == "cuda":
-                torch.cuda.synchronize()
-                torch.cuda.empty_cache()
-        except Exception:  # after an illegal access nothing works here: end, and be replaced
-            verdict["last"] = True
-        signal.alarm(0)
-        print("verdict", json.dumps(verdict), flush=True)
-        if "last" in verdict:
-            return
-
-
-def _try_out(problem: Problem, provider: str, device: str, direction: str) -> str:
-    """The fault of running it once, or nothing. Where other processes hold the memory, again when they are
-    done."""
-    if not has(provider.partition(":")[0], problem, direction):
-        return ""
-    told = ""
-    for _ in range(20):
-        try:
-            calls(provider, Sets(problem, 1, device), direction)(0)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            return ""
-        except torch.OutOfMemoryError as fault:
-            told = _first_line(fault)
-        except Exception as fault:
-            return _first_line(fault)
-        torch.cuda.empty_cache()
-        time.sleep(2)
-    return told
-
-
-def _header(device: str, reasons: dict[str, str], commit: str) -> Row:
-    """What rows are measured with."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            pass
-    name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
-    versions |= {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
-    gone = {provider: reason for provider, reason in reasons.items() if reason}
-    return {
-        "device": name,
-        "versions": versions,
-        "kernels": _kernels(),
-        "commit": commit,
-        "absent": gone,
-    }
-
-
-def _kernels() -> str:
-    """A digest of normgen's own files and specs, which decide what its kernels are."""
-    digest, package = hashlib.sha256(), Path(normgen.__file__).parent
-    for path in sorted(p for p in package.rglob("*") if p.is_file() and p.suffix != ".pyc"):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    for name in bundled.names():
-        digest.update(name.encode() + b"\0" + bundled.read(name).text.encode())
-    return digest.hexdigest()[:16]
-
-
-def _first_line(fault: Exception) -> str:
-    """The fault in one line, without what differs from run to run."""
-    lines = [re.sub(r"\(kept as .*?\)", "", line).strip() for line in str(fault).splitlines()] or [""]
-    told = [line for i, line in enumerate(lines) if i == 0 or " error: " in line][:2]
-    return f"{type(fault).__name__}: {' / '.join(told)}"[:240]
 
 
 def _arguments() -> argparse.Namespace:

@@ -56,8 +56,8 @@ def test_a_later_run_measures_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_
     # Liger has the backward of both, but no groupnorm in channels-last memory.
     assert len(everything) == len(set(everything)) == 3 * 2 + 3 * 2 + 2 * 2
     softmax = listed[0]
-    measured = [run._about(softmax, "forward", p) | {"us": 1.0} for p in there]
-    part = run._about(softmax, "backward", "liger") | {"us": 1.0}
+    measured = [run.about(softmax, "forward", p) | {"us": 1.0} for p in there]
+    part = run.about(softmax, "backward", "liger") | {"us": 1.0}
     header = {"device": "here"}
     run.results.start(tmp_path, header)
     run.results.add(tmp_path, header, [*measured, part])
@@ -67,10 +67,10 @@ def test_a_later_run_measures_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_figure_is_the_median_of_its_rounds_and_a_fault_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = program("run", monkeypatch)
+    station = program("station", monkeypatch)
     rounds = [Timing(us, 7.0, "graph") for us in (10.0, 12.0, 11.0)]
     wanted = {"us": 11.0, "spread": 0.1818, "host_us": 7.0, "method": "graph", "copy_us": 5.5, "rho": 0.5}
-    assert run._figures(rounds, 5.5) == wanted
+    assert station._figures(rounds, 5.5) == wanted
     fault = RuntimeError("does not compile (kept as /tmp/x.cu)\nnoise\nk.cu(3): error: no such name\nmore")
-    assert run._first_line(fault) == "RuntimeError: does not compile / k.cu(3): error: no such name"
-    assert run._first_line(ValueError()) == "ValueError: "
+    assert station.first_line(fault) == "RuntimeError: does not compile / k.cu(3): error: no such name"
+    assert station.first_line(ValueError()) == "ValueError: "
