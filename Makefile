@@ -7,10 +7,12 @@
 # LAUNCHERS   the launchers whose tests may not be skipped; without pycuda among them, PyCUDA is not built
 # GPU_PYTHON    an interpreter that has PyTorch and pytest, for `make test-gpu` (default: that of .venv)
 # GPU_ARGS      further arguments of it: GPU_ARGS="--groups 'graphs queues' -- -k batchnorm"
-# SEED          what the random cases of `make test-gpu` are drawn from (default: 0)
+# SEED          what the random cases of `make test-gpu` and `make heldout` are drawn from (default: 0)
 # BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv)
 # BENCH_OUT     the folder of the results (default: bench/results/h100)
 # BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm --dtypes bf16 --budget 300 --missing
+# COUNT         how many calls `make heldout` draws, from SEED (default: 84)
+# HELDOUT_ARGS  further arguments of bench/heldout.py: --out heldout.jsonl --budget 300
 
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -19,6 +21,7 @@ PYTEST_ARGS ?=
 WORKERS ?= auto
 LAUNCHERS ?= pycuda cuda-bindings
 SEED ?= 0
+COUNT ?= 84
 BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
 BENCH = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python)
@@ -27,7 +30,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench wheel release clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench heldout wheel release clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -122,6 +125,9 @@ $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU
 	$(BENCH) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
 	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--page docs/performance.md --pictures docs/images)
+
+heldout: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## calls drawn at random beside every peer: make heldout SEED=7 COUNT=84
+	$(BENCH) bench/heldout.py --seed $(SEED) --count $(COUNT) $(HELDOUT_ARGS)
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build

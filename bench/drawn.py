@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, isqrt, log
 from random import Random
 from types import MappingProxyType
 
@@ -108,5 +108,83 @@ KINDS: Mapping[str, Callable[[Random], Sizes]] = MappingProxyType(
         "few rows": _few,
         "long rows": _long,
         "images": _images,
+    }
+)
+
+# ---------------------------------------------------------------------------------------- beside peers
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A norm that peers have too, in one direction at one shape, in the words of `problems.Problem`."""
+
+    kind: str  # a key of `COMPARED`
+    op: str
+    direction: str
+    dtype: str
+    params: str | None  # the element type of gains and biases, where it is not that of x
+    layout: str
+    shape: Shape  # of x, images as NCHW whatever the layout
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of calls that are compared."""
+
+    shape: Callable[[Random], Shape]
+    ops: Mapping[str, tuple[str, ...]]  # by direction
+    layout: str = "rows"
+    dtypes: tuple[str, ...] = _DTYPES
+    params: str | None = None
+
+
+def compared(seed: int, count: int) -> list[Compared]:
+    """So many calls: one of each class in turn, forward in every other turn. Those of a smaller count are the
+    first of a larger."""
+    random, kinds = Random(seed), list(COMPARED.items())
+    made = []
+    for place in range(count):
+        turn, at = divmod(place, len(kinds))
+        name, kind = kinds[at]
+        direction = DIRECTIONS[turn % len(DIRECTIONS)]
+        op, dtype = random.choice(kind.ops[direction]), random.choice(kind.dtypes)
+        made.append(Compared(name, op, direction, dtype, kind.params, kind.layout, kind.shape(random)))
+    return made
+
+
+def _rows(sizes: Callable[[Random], Sizes]) -> Callable[[Random], Shape]:
+    return lambda random: tuple(sizes(random).values())
+
+
+def _rows_of_any_class(random: Random) -> Shape:
+    return _rows(random.choice((_multiples, _others, _few, _long)))(random)
+
+
+def _image_shape(random: Random) -> Shape:
+    """Channels that 32 groups share evenly, and pixels that are about as high as wide."""
+    batch, channels, pixels = _images(random).values()
+    height = isqrt(pixels)
+    return batch, max(_GROUPS, channels // _GROUPS * _GROUPS), height, pixels // height
+
+
+_WITH_GAINS = ("rmsnorm", "layernorm")
+_ROW_OPS = {
+    "forward": (*_WITH_GAINS, "softmax", "add_rmsnorm"),
+    "backward": (*_WITH_GAINS, "softmax"),
+}
+_GAIN_OPS = {"forward": (*_WITH_GAINS, "add_rmsnorm"), "backward": _WITH_GAINS}
+_IMAGE_OPS = dict.fromkeys(DIRECTIONS, ("groupnorm", "batchnorm", "instancenorm", "layernorm2d", "softmax2d"))
+
+COMPARED: Mapping[str, Kind] = MappingProxyType(
+    {
+        "multiples of 8": Kind(_rows(_multiples), _ROW_OPS),
+        "other widths": Kind(_rows(_others), _ROW_OPS),
+        "few rows": Kind(_rows(_few), _ROW_OPS),
+        "long rows": Kind(_rows(_long), _ROW_OPS),
+        "f32 gains": Kind(_rows_of_any_class, _GAIN_OPS, dtypes=("bf16",), params="f32"),
+        "images": Kind(_image_shape, _IMAGE_OPS, "nchw"),
+        "images, channels last": Kind(_image_shape, _IMAGE_OPS, "nhwc"),
     }
 )

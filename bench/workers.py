@@ -8,6 +8,7 @@ import queue
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,23 +21,32 @@ ALONE = {
 }
 
 
+Answer = dict[str, Any]
+
+
 def share_out(
-    tasks: list[str], command: list[str], jobs: int, log: Path, seconds: float = 1e9
-) -> dict[str, dict[str, Any]]:
+    tasks: list[str],
+    command: list[str],
+    jobs: int,
+    log: Path,
+    seconds: float = 1e9,
+    told: Callable[[str, Answer], None] = lambda task, answer: None,
+) -> dict[str, Answer]:
     """What the processes of `command` answer to each task.
 
     A process reads a task a line and answers `verdict JSON` on a line; other lines are passed over, standard
     error goes to `log`. Without an answer the task gets a fault; a process that answers "last" is replaced.
-    What is not begun after so many `seconds` is missing from what is returned.
+    What is not begun after so many `seconds` is missing from what is returned. `told` gets each task and its
+    answer at once, in the thread of its process.
     """
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Answer] = {}
     end = time.monotonic() + seconds
     with log.open("w") as errors:
         threads = [
-            threading.Thread(target=_serve, args=(waiting, found, command, errors, end))
+            threading.Thread(target=_serve, args=(waiting, found, command, errors, end, told))
             for _ in range(min(jobs, len(tasks)))
         ]
         for thread in threads:
@@ -48,10 +58,11 @@ def share_out(
 
 def _serve(
     waiting: queue.SimpleQueue[str],
-    found: dict[str, dict[str, Any]],
+    found: dict[str, Answer],
     command: list[str],
     errors: IO[str],
     end: float,
+    told: Callable[[str, Answer], None],
 ) -> None:
     process: subprocess.Popen[str] | None = None
     while True:
@@ -68,6 +79,7 @@ def _serve(
             answer = answer or {"fault": f"its process ended with {process.wait()}"}
             process = None
         found[task] = answer
+        told(task, answer)
     if process is not None:
         process.communicate()
 
@@ -84,7 +96,7 @@ def _start(command: list[str], errors: IO[str]) -> subprocess.Popen[str]:
     )
 
 
-def _ask(process: subprocess.Popen[str], task: str) -> dict[str, Any] | None:
+def _ask(process: subprocess.Popen[str], task: str) -> Answer | None:
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(task + "\n")
@@ -93,6 +105,6 @@ def _ask(process: subprocess.Popen[str], task: str) -> dict[str, Any] | None:
         return None
     for line in process.stdout:
         if line.startswith("verdict "):
-            answer: dict[str, Any] = json.loads(line.removeprefix("verdict "))
+            answer: Answer = json.loads(line.removeprefix("verdict "))
             return answer
     return None
