@@ -81,13 +81,13 @@ def _direction(direction: Direction, binding: Binding, device: Machine) -> Itera
 
 
 def _next(offers: tuple[Candidate, ...], tuned: bool) -> Iterator[str]:
-    """The offers that should do best beside the first, of those that differ in more than fine knobs."""
+    """The offers that should do best beside the first, of those that compute rows in another way."""
     first, *rest = offers
-    cores = {first.core}
+    ways = {first.bits}
     distinct = []
     for each in rest:
-        if each.core not in cores:
-            cores.add(each.core)
+        if each.bits not in ways:
+            ways.add(each.bits)
             distinct.append(each)
     for each in sorted(distinct, key=lambda each: each.cost.microseconds)[:NEXT]:
         yield f"    next {each.text}: {_beside(each.cost.microseconds, first.cost.microseconds)}"

@@ -6,6 +6,7 @@ from math import gcd
 
 from normgen.launching.machine import WARP
 
+VECTORS = (1, 2, 4, 8, 16)  # elements of an access
 STATIC_SHARED = 2048  # bytes of shared memory that the exchange scratch of a block may take, rounded up
 
 

@@ -1,7 +1,8 @@
 """What a family of kernels answers about one of its kernels in a call.
 
 Planning a call takes `fits`, the first schedule of `space`, and `lower`; and where strategies are to be
-compared, `cost`. Everything else is for those who tune, or want to know what was passed over.
+compared, `cost`. A schedule that comes from elsewhere takes `settle` and `lower`. Everything else is for
+those who tune, or want to know what was passed over.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class LaunchFamily(Protocol[K, S]):
     """The launch half of a family. Pure functions of a kernel's record, a call, and a schedule."""
 
     uses: Mapping[str, str]  # what each form is for, in a few words
+    schedule: type[S]  # of which class schedules are
 
     def fits(self, kernel: K, call: Call) -> Support:
         """Whether there is a schedule."""
@@ -78,6 +80,12 @@ class LaunchFamily(Protocol[K, S]):
 
     def space(self, kernel: K, call: Call) -> Iterator[S]:
         """Every schedule that fits, each once and no earlier than it is asked for: the default first."""
+        ...
+
+    def settle(self, kernel: K, call: Call, schedule: S) -> S | Support:
+        """The schedule with what is estimated filled in, or why the kernel cannot run so in this call. Its
+        knobs may be anything that `schedule_of` lets pass; what settles gives right results. Schedules of the
+        space settle to themselves."""
         ...
 
     def cost(self, kernel: K, call: Call, schedule: S) -> Cost:

@@ -163,20 +163,20 @@ class _Search:
     # -------------------------------------------------------------------------------------------- kernels
 
     def _kernel(self, best: _Best, offers: tuple[Candidate, ...]) -> None:
-        """Try a kernel's offers: first those that differ in more than fine knobs, then the best one's own."""
+        """Try a kernel's offers: first one for each way to compute a row, then others of the best way."""
         usual = offers[0]
-        cores: dict[Knobs, Candidate] = {}
+        ways: dict[Knobs, Candidate] = {}
         for each in offers:
-            cores.setdefault(each.core, each)
-        least = min(each.cost.microseconds for each in cores.values())
+            ways.setdefault(each.bits, each)
+        least = min(each.cost.microseconds for each in ways.values())
         likely = [
-            each for each in cores.values() if each.cost.microseconds <= FACTOR * least and each is not usual
+            each for each in ways.values() if each.cost.microseconds <= FACTOR * least and each is not usual
         ]
         self._try_all(best, usual, sorted(likely, key=lambda each: each.cost.microseconds))
         taken = best.schedules.get(usual.kernel.name, usual.knobs)
-        core = next(each.core for each in offers if each.knobs == taken)
-        fine = [each for each in offers if each.core == core and each.knobs != taken]
-        self._try_all(best, usual, [each for each in fine if each is not usual])
+        way = next(each.bits for each in offers if each.knobs == taken)
+        alike = [each for each in offers if each.bits == way and each.knobs != taken]
+        self._try_all(best, usual, [each for each in alike if each is not usual])
 
     def _try_all(self, best: _Best, usual: Candidate, offers: list[Candidate]) -> None:
         """Time offers of one kernel, the rest of the strategy being at its best, and keep the fastest that is

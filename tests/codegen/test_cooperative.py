@@ -13,7 +13,7 @@ import pytest
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.rows.launch import choose
 from normgen.families.rows.launch.clusters import cooperative, cooperative_rows
-from normgen.families.rows.launch.forms import fit
+from normgen.families.rows.launch.legal import fit
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.runtime.norm import Norm

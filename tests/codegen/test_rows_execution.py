@@ -14,7 +14,7 @@ import pytest
 from normgen.families.rows.launch import choose
 from normgen.families.rows.launch import shape as rows_shape
 from normgen.families.rows.launch.cluster_sums import overlapped_sums
-from normgen.families.rows.launch.forms import fit
+from normgen.families.rows.launch.legal import fit
 from normgen.families.rows.launch.one_block import any_row_tile
 from normgen.families.rows.launch.pipelines import long_rows, overlapped, pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape

@@ -3,13 +3,13 @@ family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from normgen.launching.call import Call
-from normgen.launching.family import Cost, Lines, Lowered
-from normgen.launching.knobs import Knobs, core_of, knobs_of
+from normgen.launching.family import Cost, Lines, Lowered, Support
+from normgen.launching.knobs import Knobs, bits_of, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.locks import cached_property
@@ -62,9 +62,9 @@ class Candidate:
         return knobs_of(self.schedule)
 
     @property
-    def core(self) -> Knobs:
-        """The knobs that are not fine."""
-        return core_of(self.schedule)
+    def bits(self) -> Knobs:
+        """The knobs that decide the bits of a row's results."""
+        return bits_of(self.schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +130,13 @@ def chosen(record: PassRecord, binding: Binding, device: Machine, choice: Choice
     if strategy is None:
         return None
     running = _Running(strategy, binding, device)
-    if running.misfit or not choice.schedules.keys() <= {kernel.name for kernel in running.kernels}:
+    kernels = {kernel.name: kernel for kernel in running.kernels}
+    if not choice.schedules.keys() <= kernels.keys():
         return None
-    picked = {}
-    for kernel in running.kernels:
-        if (wanted := choice.schedules.get(kernel.name)) is not None:
-            named = dict(wanted)
-            found = next((each for each in running.space(kernel) if dict(knobs_of(each)) == named), None)
-            if found is None:
-                return None
-            picked[kernel.name] = found
-    return running.alternative(picked)
+    settled = {name: running.settled(kernels[name], knobs) for name, knobs in choice.schedules.items()}
+    picked = {name: found for name, found in settled.items() if not isinstance(found, Support)}
+    left = [kernel for kernel in running.kernels if kernel.name not in picked]
+    return None if len(picked) < len(settled) or running.misfit_of(left) else running.alternative(picked)
 
 
 def candidates(strategy: Strategy, binding: Binding, device: Machine) -> tuple[tuple[Candidate, ...], ...]:
@@ -160,24 +156,36 @@ class _Running:
         self.kernels, needed = _needed(strategy, binding)
         self.held = tuple(t for t in strategy.temporaries if t.name in needed)
         self.call = Call(binding, device, self.held, _warm(self.kernels))
+        self._defaults: dict[str, Any] = {}
 
     @property
     def misfit(self) -> str:
         """Why some kernel has no schedule; nothing where all have one."""
-        for kernel in self.kernels:
+        return self.misfit_of(self.kernels)
+
+    def misfit_of(self, kernels: Iterable[Kernel]) -> str:
+        """Why one of these kernels has no schedule; nothing where all have one."""
+        kernels = tuple(kernels)
+        for kernel in kernels:
             support = family_of(kernel).fits(kernel, self.call)
             if not support.ok:
                 return support.reason
-        for kernel in self.kernels:
-            if kernel.name not in self._defaults:
+        for kernel in kernels:
+            if self.default(kernel) is None:
                 return f"{self.call.device.name} has too little for any schedule of {kernel.name}"
         return ""
 
-    @cached_property
-    def _defaults(self) -> dict[str, Any]:
-        """The schedules that kernels take where nothing else is asked for, of those that have one."""
-        found = {kernel.name: next(self.space(kernel), None) for kernel in self.kernels}
-        return {name: schedule for name, schedule in found.items() if schedule is not None}
+    def default(self, kernel: Kernel) -> Any:
+        """The schedule that a kernel takes where nothing else is asked for; None where it has none."""
+        if kernel.name not in self._defaults:
+            self._defaults[kernel.name] = next(self.space(kernel), None)
+        return self._defaults[kernel.name]
+
+    def settled(self, kernel: Kernel, knobs: Knobs) -> Any:
+        """The schedule of these knobs, or the `Support` that says why it has none in this call."""
+        family = family_of(kernel)
+        asked = schedule_of(family.schedule, knobs)
+        return asked if isinstance(asked, Support) else family.settle(kernel, self.call, asked)
 
     def space(self, kernel: Kernel) -> Iterator[Any]:
         return family_of(kernel).space(kernel, self.call)
@@ -189,7 +197,7 @@ class _Running:
             (t.name, shape, t.dtype or "f32") for t, shape in zip(self.held, shapes, strict=True)
         )
         kernels = tuple(
-            Candidate(kernel, self.call, picked.get(kernel.name) or self._defaults[kernel.name])
+            Candidate(kernel, self.call, picked.get(kernel.name) or self.default(kernel))
             for kernel in self.kernels
         )
         return Alternative(self.strategy, temporaries, kernels, self.alike)

@@ -1,7 +1,7 @@
 """The planner that goes by schedules that were measured.
 
-What is stored names a schedule and no more: it is taken where the family of each kernel offers that very
-schedule for the call, and is passed over as stale where not.
+What is stored names a schedule and no more: it is taken where the kernels of the call can run so, which their
+families tell, and is passed over as stale where not.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape, next_tile
-from normgen.families.columns.launch.space import Along, across, along, describe, merit_along
+from normgen.families.columns.launch.space import Along, across, along, describe, merit_along, settle
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected, Support
 from normgen.launching.knobs import distinct
 from normgen.package.kernels import ColumnsRecord
 from normgen.package.operands import OperandRecord
@@ -21,6 +21,7 @@ from normgen.package.operands import OperandRecord
 class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
     """The launch half of the columns family."""
 
+    schedule = ColumnSchedule
     uses = MappingProxyType(
         {
             "registers": "a block holds columns in registers",
@@ -33,6 +34,11 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         """Every schedule that fits: by what should be fastest along the columns, then across them."""
         shape = shape_of(kernel, call)
         return distinct(s for _, way in along_of(kernel, call)[0] for s in across(way, shape))
+
+    def settle(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> ColumnSchedule | Support:
+        if all(form.form != schedule.form for form in kernel.forms):
+            return Support(False, f"{kernel.name} has no form {schedule.form}")
+        return settle(schedule, shape_of(kernel, call))
 
     def cost(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Cost:
         grid, shape = _Grid(kernel, call, schedule), shape_of(kernel, call)

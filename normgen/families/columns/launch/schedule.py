@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import estimate, knob
 from normgen.launching.machine import ORDINARY_SHARED, WARP, Machine
 
 _MAX_BLOCKS = 32
+TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+LANES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,13 @@ class ColumnShape:
 class ColumnSchedule:
     """One way to run a kernel."""
 
-    form: str
-    vector: int  # adjacent columns per thread
-    team: int  # threads along each column
-    items: int  # elements of a column per thread
-    registers: int = estimate()  # per thread
-    lanes: int = knob(0, fine=True)  # threads across the columns
-    blocks: int = knob(0, fine=True)  # resident per multiprocessor
+    form: str = knob()
+    vector: int = knob(values=VECTORS)  # adjacent columns per thread
+    team: int = knob(values=TEAMS)  # threads along each column
+    items: int = knob()  # elements of a column per thread
+    registers: int = estimate(0)  # per thread
+    lanes: int = knob(0, bits=False, values=LANES)  # threads across the columns
+    blocks: int = knob(0, bits=False)  # resident per multiprocessor
     ahead: bool = False  # the next tile is on its way into shared memory while one is reduced
     efficiency: float = estimate(0.0)  # fraction of the memory's speed
     reason: str = estimate("")
@@ -106,7 +109,7 @@ def multipass_registers(shape: ColumnShape, vector: int) -> int:
 
 def lanes_that_fit(s: ColumnSchedule, shape: ColumnShape) -> list[int]:
     """How many threads across the columns a block may have."""
-    device, options = shape.device, [256, 128, 64, 32, 16, 8, 4, 2, 1]
+    device, options = shape.device, list(LANES)
     if shape.wide and not s.holds:
         options = [WARP]
     elif shape.sums:

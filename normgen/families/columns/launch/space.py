@@ -21,6 +21,7 @@ from math import sqrt
 from normgen.counting import counted
 from normgen.families.columns.launch.schedule import (
     FORMS,
+    TEAMS,
     ColumnSchedule,
     ColumnShape,
     blocks_resident,
@@ -28,7 +29,8 @@ from normgen.families.columns.launch.schedule import (
     multipass_registers,
     registers_of,
 )
-from normgen.launching.family import Rejected
+from normgen.launching.family import Rejected, Support
+from normgen.launching.knobs import settled
 
 _REGISTERS = 168  # per thread; beyond, too few threads are left to hide anything
 _IN_FLIGHT = 40e3  # bytes on their way that keep one multiprocessor's share of the memory busy
@@ -40,7 +42,6 @@ _RESIDENT_MANY, _MANY = 320, 64
 _AHEAD = 1.08  # what it gains that the next tile is on its way
 # Bytes that a multiprocessor would move while the moments of a member are merged, in columns that are long.
 _MERGE, _LONG = 600, 512
-_TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _ITEMS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 _MULTIPASS_ITEMS = 16  # elements per thread, at least, where columns stream
 # The fraction of the memory's speed that accesses of a thread reach, by their bytes, and runs of a line.
@@ -68,15 +69,61 @@ def along(shape: ColumnShape) -> tuple[Along, tuple[Rejected, ...]]:
     """Every way to hold a column that fits, with its merit, the best first; and what was rejected."""
     rejected, found = [], []
     for candidate in _candidates(shape):
-        if candidate.registers > _REGISTERS:
-            reason = f"needs about {candidate.registers} registers per thread"
-            rejected.append(Rejected(describe(candidate), reason))
-        elif not lanes_that_fit(candidate, shape):
-            rejected.append(Rejected(describe(candidate), "no block of such threads fits a multiprocessor"))
+        if why := _unfit(candidate, shape):
+            rejected.append(Rejected(describe(candidate), why))
         else:
             found.append(candidate)
     merits = [(_merit(s, shape), s) for s in (*found, _streamed(shape))]
     return sorted(merits, key=lambda pair: -pair[0]), tuple(rejected)
+
+
+def _unfit(s: ColumnSchedule, shape: ColumnShape) -> str:
+    """Why a way to hold a column has no block, if it has none."""
+    if s.registers > _REGISTERS:
+        return f"needs about {s.registers} registers per thread"
+    return "" if lanes_that_fit(s, shape) else "no block of such threads fits a multiprocessor"
+
+
+def settle(s: ColumnSchedule, shape: ColumnShape) -> ColumnSchedule | Support:
+    """A schedule with what is estimated of it, or why none of a kernel with this shape is so.
+
+    Any vector, and any thread group that has the column, will do."""
+    if s.vector not in _vectors(shape):
+        return Support(False, f"vectors of {s.vector} columns are not aligned, or too narrow")
+    found = (_held if s.holds else _passed)(shape, s.vector, s.team)
+    if s.ahead:
+        if not (s.holds and _comes_ahead(shape)):
+            return Support(False, "blocks do not walk from tile to tile of columns that they hold")
+        found = _with_next(found, shape)
+    if s.team not in (_holding_teams if s.holds else _streaming_teams)(shape):
+        return Support(False, f"{counted(s.team, 'thread')} along a column are too many")
+    if why := _unfit(found, shape):
+        return Support(False, why)
+    if s.lanes not in lanes_that_fit(found, shape):
+        return Support(False, f"a block with {counted(s.lanes, 'thread')} across does not fit")
+    return settled(s, _share(found, s.lanes, shape)[1])
+
+
+def _holding_teams(shape: ColumnShape) -> list[int]:
+    """How many threads may hold a column: no more than leave each an element, or the next such number."""
+    return [team for team, fewer in zip(TEAMS, (0, *TEAMS), strict=False) if fewer < shape.length]
+
+
+def _held(shape: ColumnShape, vector: int, team: int) -> ColumnSchedule:
+    """A column in the registers of so many threads."""
+    items = -(-shape.length // team)
+    return ColumnSchedule("registers", vector, team, items, registers_of(shape, vector, items, team))
+
+
+def _passed(shape: ColumnShape, vector: int, team: int) -> ColumnSchedule:
+    """A column of any length, past which so many threads walk."""
+    items = -(-shape.length // team)
+    return ColumnSchedule("multipass", vector, team, items, multipass_registers(shape, vector))
+
+
+def _comes_ahead(shape: ColumnShape) -> bool:
+    """Whether the next tile of a block can be on its way."""
+    return shape.persistent and shape.reads > 0
 
 
 def _candidates(shape: ColumnShape) -> list[ColumnSchedule]:
@@ -84,13 +131,11 @@ def _candidates(shape: ColumnShape) -> list[ColumnSchedule]:
     out: dict[tuple[int, int], ColumnSchedule] = {}
     for vector in _vectors(shape):
         for items in _ITEMS:
-            team = next((t for t in _TEAMS if t * items >= shape.length), 0)
+            team = next((t for t in TEAMS if t * items >= shape.length), 0)
             if team and (vector, team) not in out:
-                items = -(-shape.length // team)
-                registers = registers_of(shape, vector, items, team)
-                out[vector, team] = ColumnSchedule("registers", vector, team, items, registers)
+                out[vector, team] = _held(shape, vector, team)
     found = list(out.values())
-    return found + [_with_next(s, shape) for s in found if shape.persistent and shape.reads]
+    return found + [_with_next(s, shape) for s in found if _comes_ahead(shape)]
 
 
 def _with_next(s: ColumnSchedule, shape: ColumnShape) -> ColumnSchedule:
@@ -110,16 +155,16 @@ def _vectors(shape: ColumnShape) -> list[int]:
 
 def _streamed(shape: ColumnShape) -> ColumnSchedule:
     """The way to pass along a column of any length."""
-    most = 8 if shape.wide else 64
-    teams = [t for t in _TEAMS if t <= most and t * (_MULTIPASS_ITEMS if t <= 32 else 64) <= shape.length]
-    found = (
-        ColumnSchedule(
-            "multipass", vector, team, -(-shape.length // team), multipass_registers(shape, vector)
-        )
-        for team in reversed([1, *teams])
-        for vector in _vectors(shape)
-    )
+    teams, vectors = reversed(_streaming_teams(shape)), _vectors(shape)
+    found = (_passed(shape, vector, team) for team in teams for vector in vectors)
     return next(s for s in found if lanes_that_fit(s, shape))
+
+
+def _streaming_teams(shape: ColumnShape) -> list[int]:
+    """How many threads may share a column of any length."""
+    most = 8 if shape.wide else 64
+    enough = (t for t in TEAMS if t <= most and t * (_MULTIPASS_ITEMS if t <= 32 else 64) <= shape.length)
+    return [1, *enough]
 
 
 def _merit(s: ColumnSchedule, shape: ColumnShape) -> float:
@@ -188,25 +233,28 @@ def _merges_long(shape: ColumnShape) -> bool:
 
 def across(s: ColumnSchedule, shape: ColumnShape) -> list[ColumnSchedule]:
     """How many columns a block takes, the best first: whole lines, and blocks that fill the machine."""
+    found = [_share(s, lanes, shape) for lanes in lanes_that_fit(s, shape)]
+    found.sort(key=lambda each: (each[0], each[1].lanes, each[1].blocks), reverse=True)
+    return [made for _, made in found]
+
+
+def _share(s: ColumnSchedule, lanes: int, shape: ColumnShape) -> tuple[float, ColumnSchedule]:
+    """The schedule with so many threads across the columns, after its share of the memory's speed."""
     chunks, multiprocessors = shape.columns // s.vector, shape.multiprocessors
-    found = []
-    for lanes in lanes_that_fit(s, shape):
-        blocks = blocks_resident(s, lanes, shape)
-        tiles = -(-chunks // lanes) * shape.segments
-        room = blocks * multiprocessors if tiles > multiprocessors else multiprocessors
-        last = tiles / (-(-tiles // room) * room)
-        threads = min(tiles, blocks * multiprocessors) * lanes * s.team
-        in_flight = threads * s.deep * s.vector * max(1, shape.reads)
-        busy = min(1.0, in_flight / (_IN_FLIGHT * multiprocessors))
-        used = chunks / (-(-chunks // lanes) * lanes)
-        full = _overlap(s, min(blocks, -(-tiles // multiprocessors)))
-        share = _line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last)
-        found.append((share * _merging(s, lanes, blocks, shape), lanes, blocks))
+    blocks = blocks_resident(s, lanes, shape)
+    tiles = -(-chunks // lanes) * shape.segments
+    room = blocks * multiprocessors if tiles > multiprocessors else multiprocessors
+    last = tiles / (-(-tiles // room) * room)
+    threads = min(tiles, blocks * multiprocessors) * lanes * s.team
+    in_flight = threads * s.deep * s.vector * max(1, shape.reads)
+    busy = min(1.0, in_flight / (_IN_FLIGHT * multiprocessors))
+    used = chunks / (-(-chunks // lanes) * lanes)
+    full = _overlap(s, min(blocks, -(-tiles // multiprocessors)))
+    share = _line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last)
+    share *= _merging(s, lanes, blocks, shape)
     reason = FORMS[s.form].because.format(shape, counted(s.team, "thread"), counted(s.items, "element"))
-    return [
-        replace(s, lanes=lanes, blocks=blocks, efficiency=share * _width(s, shape), reason=reason)
-        for share, lanes, blocks in sorted(found, reverse=True)
-    ]
+    efficiency = share * _width(s, shape)
+    return share, replace(s, lanes=lanes, blocks=blocks, efficiency=efficiency, reason=reason)
 
 
 def describe(s: ColumnSchedule) -> str:

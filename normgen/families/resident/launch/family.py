@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
-from normgen.families.resident.launch.residence import Residence, found
+from normgen.families.resident.launch.residence import Residence, found, unfit
 from normgen.families.resident.launch.segments import segment_of
 from normgen.launching.accumulating import (
     BIT_WORD,
@@ -39,6 +39,7 @@ _NO_PLACE = Support(False, "its blocks cannot keep what they read")
 class Resident(LaunchFamily[ResidentRecord, Residence]):
     """The launch half of the resident family."""
 
+    schedule = Residence
     uses = MappingProxyType(
         {
             "resident": "blocks keep a segment on chip until its statistics are there",
@@ -51,16 +52,17 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
     def fits(self, kernel: ResidentRecord, call: Call) -> Support:
         """Whether the segments of a call find place on the chip, and it has what the kernel always reads and
         writes: where statistics are sums, all that is held, and every result of the rows."""
-        needed = (*kernel.held, *(o.tensor for o in kernel.writes))
-        if not kernel.moments and not all(name in call.operands for name in needed):
-            return _NO_PLACE
-        operands = (*call.read(kernel.reads), *call.present(kernel.writes))
-        contiguous = all(call.contiguous(o) for o in operands if o.inner == kernel.inner)
-        return SUPPORTED if contiguous and _found(kernel, call) else _NO_PLACE
+        return SUPPORTED if _able(kernel, call) and _found(kernel, call) else _NO_PLACE
 
     def space(self, kernel: ResidentRecord, call: Call) -> Iterator[Residence]:
         """Every way to keep the segments of a call: the usual one first."""
         return distinct(_found(kernel, call))
+
+    def settle(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Residence | Support:
+        if not _able(kernel, call):
+            return _NO_PLACE
+        why = unfit(segment_of(kernel, call), schedule, call.device)
+        return Support(False, why) if why else schedule
 
     def cost(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Cost:
         """What the launches move, by how often rows are read, and how fast."""
@@ -103,6 +105,15 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
             f"{counted(r.vector, 'element')} per load, {counted(r.blocks, 'block')} per multiprocessor, "
             f"{r.shared} bytes of shared memory",
         )
+
+
+def _able(kernel: ResidentRecord, call: Call) -> bool:
+    """Whether a call has what the kernel always reads and writes, rows that lie side by side."""
+    needed = (*kernel.held, *(o.tensor for o in kernel.writes))
+    if not kernel.moments and not all(name in call.operands for name in needed):
+        return False
+    operands = (*call.read(kernel.reads), *call.present(kernel.writes))
+    return all(call.contiguous(o) for o in operands if o.inner == kernel.inner)
 
 
 @once

@@ -14,7 +14,7 @@ from itertools import product
 from math import inf, log2
 
 from normgen.families.resident.launch.segments import MOST_BAND, Segment
-from normgen.launching.facts import STATIC_SHARED, in_whole_warps
+from normgen.launching.facts import STATIC_SHARED, VECTORS, in_whole_warps
 from normgen.launching.knobs import knob
 from normgen.launching.machine import QUARTERS, WARP, Machine
 
@@ -30,6 +30,7 @@ BANDED_BLOCKS = 128  # of all bands, which are in place at once
 # Of a block's rows that it may read twice, or else a band has more blocks; and where bands come after bands.
 AGAIN, MOST_AGAIN = 1 / 3, 1 / 2
 _MORE_REGISTERS = 20  # that a hungry compiler takes beside
+_SOME = range(1, TEAM_THREADS + 1)
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
 
@@ -37,16 +38,16 @@ _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; whe
 class Residence:
     """One way to run a kernel."""
 
-    vector: int  # elements
-    team: int  # threads that have a row
-    items: int  # vectors of each of them
-    teams: int  # rows of a block side by side
-    depth: int  # rows of each thread group, which it keeps
-    places: int = knob(fine=True)  # of them, in shared memory
+    vector: int = knob(values=VECTORS)  # elements
+    team: int = knob(values=_SOME)  # threads that have a row
+    items: int = knob(values=_SOME)  # vectors of each of them
+    teams: int = knob(values=_SOME)  # rows of a block side by side
+    depth: int = knob(values=range(1, MOST_DEPTH + 1))  # rows of each thread group, which it keeps
+    places: int = knob(bits=False)  # of them, in shared memory
     again: int = knob()  # of them, read twice instead
-    members: int = knob()  # blocks of a segment
-    blocks: int = knob(fine=True)  # that find place on a multiprocessor
-    shared: int = knob(fine=True)  # bytes of a block's shared memory
+    members: int = knob(values=range(1, MOST_MEMBERS + 1))  # blocks of a segment
+    blocks: int = knob(bits=False, values=range(1, 33))  # that find place on a multiprocessor
+    shared: int = knob(bits=False)  # bytes of a block's shared memory
 
     @property
     def threads(self) -> int:
@@ -114,17 +115,11 @@ def _dealt_out(
     members = -(-segment.rows // (depth * teams))
     if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
         return None
-    room = segment.room(items, _registers(blocks * team * teams, device))
-    room -= (segment.rows % (depth * teams) > 0) * _MASKED
-    places = max(0, depth - max(1, room // each - fewer))
+    held = _room(segment, items, teams, depth, _registers(blocks * team * teams, device))
+    places = max(0, depth - max(1, held - fewer))
     shared = segment.shared(team, teams, items, places)
-    if room < each or shared > device.shared_per_block - STATIC_SHARED:
-        return None
-    if blocks > device.blocks(shared + STATIC_SHARED):
-        return None
-    if members > (1 if segment.bands else SHARE) * blocks * _multiprocessors(device):
-        return None
-    return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
+    r = Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
+    return None if _no_place(segment, r, device) else r
 
 
 def _read_twice(segment: Segment, threads: int, members: int, device: Machine) -> Residence | None:
@@ -132,17 +127,58 @@ def _read_twice(segment: Segment, threads: int, members: int, device: Machine) -
     items, team, teams = _across(segment, threads)
     depth = -(-segment.rows // (members * teams))
     members = -(-segment.rows // (depth * teams))
-    room = segment.room(items, _registers(team * teams, device)) - _MASKED - _ROLLED
-    held = min(DEPTH, room // (segment.vector_bytes * items))
+    held = min(DEPTH, _room(segment, items, teams, depth, _registers(team * teams, device), again=True))
     free = device.shared_per_block - STATIC_SHARED - segment.shared(team, teams, items, 0)
     places = free // (segment.vector_bytes * items * team * teams)
     again = depth - held - places
     if team * teams > TEAM_THREADS or min(held, places, again) < 1 or depth > MOST_DEPTH:
         return None
-    if members > _multiprocessors(device):
-        return None
     shared = segment.shared(team, teams, items, places)
-    return Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)
+    r = Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)
+    return None if _no_place(segment, r, device) else r
+
+
+def unfit(segment: Segment, r: Residence, device: Machine) -> str:
+    """Why a segment cannot be kept so, if it cannot: any division of its rows and of a row will do that
+    leaves no block without rows and finds place."""
+    vectors = segment.length // segment.vector
+    if segment.bands and segment.length > MOST_BAND:
+        return f"bands of {segment.length} elements are too wide"
+    if r.vector != segment.vector:
+        return f"vectors of {r.vector} elements, and {segment.vector} are aligned"
+    if r.threads > TEAM_THREADS or r.threads % WARP:
+        return f"blocks of {r.threads} threads"
+    if r.items != -(-vectors // r.team) or r.team > -(-vectors // WARP) * WARP:
+        return f"{r.team} threads do not share {vectors} vectors, {r.items} each"
+    if r.members < 2 or r.members != -(-segment.rows // (r.teams * r.depth)):
+        return f"{r.members} blocks of {r.teams * r.depth} rows do not share {segment.rows}"
+    return _no_place(segment, r, device)
+
+
+def _no_place(segment: Segment, r: Residence, device: Machine) -> str:
+    """Why blocks do not find place, if they do not, or those of a segment not together."""
+    registers = _registers(r.blocks * r.threads, device)
+    most = min(DEPTH, _room(segment, r.items, r.teams, r.depth, registers, again=r.again > 0))
+    held = r.depth - r.places - r.again
+    if not 1 <= held <= most:
+        return f"{held} rows of a thread group in registers, which hold {most}"
+    if r.again and not (r.places and r.blocks == 1):
+        return "rows are read twice although there is place for them"
+    if r.shared != (needed := segment.shared(r.team, r.teams, r.items, r.places)):
+        return f"{r.shared} bytes of shared memory, and {needed} are needed"
+    if needed > device.shared_per_block - STATIC_SHARED or r.blocks > device.blocks(needed + STATIC_SHARED):
+        return f"{r.blocks} blocks have no {needed} bytes of shared memory each"
+    share = 1 if segment.bands or r.again else SHARE
+    if r.members > share * r.blocks * _multiprocessors(device):
+        return f"{r.members} blocks are not in place together"
+    return ""
+
+
+def _room(segment: Segment, items: int, teams: int, depth: int, registers: int, again: bool = False) -> int:
+    """Rows of a thread group that so many registers per thread hold. `again`: others are read twice."""
+    masked = again or segment.rows % (depth * teams) > 0
+    room = segment.room(items, registers) - _MASKED * masked - _ROLLED * again
+    return room // (segment.vector_bytes * items)
 
 
 def _across(segment: Segment, threads: int) -> tuple[int, int, int]:

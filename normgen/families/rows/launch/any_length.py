@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 
+from normgen.families.rows.launch.fitting import BATCH_BLOCKS, MULTIPASS_BLOCKS
+from normgen.families.rows.launch.registers import MULTIPASS_REGISTERS, of_batch
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one
 from normgen.launching.facts import STATIC_SHARED, in_whole_warps
 from normgen.launching.machine import LINE, WARP, Machine
@@ -12,7 +15,6 @@ BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is 
 BATCH_THREADS = 256  # per block of such rows, at most
 BATCH_BYTES = 128  # in flight per thread
 SPLIT_BYTES = 128  # of a row that blocks share, in flight per thread
-MULTIPASS_REGISTERS = 64  # per thread in passes over the row: with fewer nearly every kernel spills
 
 
 def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSchedule]:
@@ -30,18 +32,12 @@ def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSche
     elements = items * shape.vector
     under_way = at_least_one(BATCH_BYTES // (elements * at_least_one(shape.walked)))
     side_by_side, batch = (WARP // gcd(team, WARP), 1) if few else (side_by_side, min(8, under_way))
-    unpacked = 2 if shape.picked else 1
-    own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
-    registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)
-    threads = team * side_by_side
-    by_registers = device.registers_per_multiprocessor // (threads * registers)
-    blocks = min(by_registers, device.threads_per_multiprocessor // threads, 32)
-    return [
-        RowSchedule(
-            "batch", shape.vector, team, side_by_side, items, at_least_one(blocks), batch=batch,
-            walks=bool(shape.picked), few=few, registers=registers,
-        )
-    ]  # fmt: skip
+    walks = bool(shape.picked)
+    made = RowSchedule("batch", shape.vector, team, side_by_side, items, batch=batch, walks=walks, few=few)
+    registers = of_batch(made, shape, device)
+    by_registers = device.registers_per_multiprocessor // (made.threads * registers)
+    blocks = min(by_registers, device.threads_per_multiprocessor // made.threads, BATCH_BLOCKS)
+    return [replace(made, blocks=at_least_one(blocks), registers=registers)]
 
 
 def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
@@ -81,7 +77,9 @@ def stream(shape: RowShape, device: Machine) -> RowSchedule:
     shared = copy if staged else 0
     by_shared = device.blocks(shared + STATIC_SHARED)
     by_registers = device.registers_per_multiprocessor // (threads * MULTIPASS_REGISTERS)
-    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, 2))
+    blocks = max(
+        1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, MULTIPASS_BLOCKS)
+    )
     return RowSchedule("multipass", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared)
 
 

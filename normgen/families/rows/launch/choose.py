@@ -32,14 +32,15 @@ from normgen.families.rows.launch.clusters import (
     light_rows,
     whole_rows,
 )
-from normgen.families.rows.launch.forms import Misfit, fit, form_of, in_hand
+from normgen.families.rows.launch.forms import form_of, in_hand
+from normgen.families.rows.launch.legal import fit
 from normgen.families.rows.launch.one_block import few_warps, light_blocks, one_shot, row_tiles, whole_blocks
 from normgen.families.rows.launch.pipelines import ALONE, each_alone, long_rows, overlapped
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.sums import narrow_pipelines, sums
 from normgen.launching.call import Call, once
-from normgen.launching.family import Rejected
+from normgen.launching.family import Rejected, Support
 from normgen.launching.machine import Machine
 from normgen.package.kernels import RowsRecord
 
@@ -106,9 +107,9 @@ def find(shape: RowShape, device: Machine, rejected: list[Rejected] | None = Non
             if candidate.cluster > 1 and not device.clusters:
                 continue
             outcome = fit(candidate, shape, device)
-            if isinstance(outcome, Misfit):
+            if isinstance(outcome, Support):
                 if rejected is not None:
-                    rejected.append(Rejected(describe(candidate), str(outcome)))
+                    rejected.append(Rejected(describe(candidate), outcome.reason))
                 continue
             found.append((form_of(outcome).busy(outcome, shape), outcome))
             if found[-1][0] >= 1:
@@ -128,7 +129,7 @@ def _at_once(s: RowSchedule, shape: RowShape, device: Machine) -> Ways:
     if not kept or shape.columns:
         return _always(s)
     few = fit(replace(s, form="registers", stages=0, shared=0), shape, device)
-    if isinstance(few, Misfit):
+    if isinstance(few, Support):
         return _always(s)
     below = FEW_ROWS * s.together(device.multiprocessors)
     return Ways(replace(s, paired=True), replace(few, few=True, paired=True), below)

@@ -9,7 +9,7 @@ from itertools import product
 from math import lcm
 from typing import NamedTuple
 
-from normgen.families.rows.launch.forms import CLUSTER_BYTES, HELD_BYTES
+from normgen.families.rows.launch.fitting import CLUSTER_BYTES, HELD_BYTES
 from normgen.families.rows.launch.pipelines import CLUSTERS, held, pipeline, plain_moments
 from normgen.families.rows.launch.schedule import (
     RowSchedule,

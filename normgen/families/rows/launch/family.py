@@ -11,7 +11,9 @@ from normgen.counting import counted
 from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.choose import default, find, usual, ways
 from normgen.families.rows.launch.cost import efficiency, moved
-from normgen.families.rows.launch.forms import form_of, reason_of, spare_words
+from normgen.families.rows.launch.fitting import spare_words
+from normgen.families.rows.launch.forms import form_of, reason_of
+from normgen.families.rows.launch.legal import settle
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import describe_fully, merit_of, space
@@ -29,6 +31,7 @@ _CACHES = 2
 class Rows(LaunchFamily[RowsRecord, RowSchedule]):
     """The launch half of the rows family."""
 
+    schedule = RowSchedule
     uses = MappingProxyType(
         {
             "registers": "a block, or a cluster of blocks, holds a row in registers",
@@ -57,6 +60,9 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
 
     def space(self, kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
         return space(kernel, call)
+
+    def settle(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> RowSchedule | Support:
+        return settle(kernel, call, schedule)
 
     def cost(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Cost:
         rows, shape = RowBlocks(kernel, schedule, call), shape_of(kernel, call)
@@ -132,11 +138,12 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
     """`alone`: the text for blocks that have a multiprocessor each. `few_segments`: that of the second-stage
     kernel for so many; as it is where None. A text has those of the constants that it reads."""
     s, form = rows.schedule, rows.form
+    spare = s.stages * spare_words(s, form.word_stores) * WORD
     constants = {
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
         "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
         "UNTAGGED": 0 if alone else _untagged(rows), "RUN": rows.run, "MEMBERS": s.members,
-        "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": s.stages * spare_words(s) * WORD,
+        "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": spare,
         "BATCH": form.batch(s), "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
         "LATE": s.late and not (alone and s.form == "registers"),  # a block alone has all registers
         "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged,

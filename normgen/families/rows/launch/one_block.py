@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
-from normgen.families.rows.launch.forms import HELD_BYTES
+from normgen.families.rows.launch.fitting import HELD_BYTES
 from normgen.families.rows.launch.pipelines import held
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.call import WORD

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from normgen.families.rows.launch.forms import HELD_BYTES, OVERLAPPED_PIPELINE, OVERLAPPED_STAGES
+from normgen.families.rows.launch.fitting import HELD_BYTES, OVERLAPPED_PIPELINE, OVERLAPPED_STAGES
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.facts import power_of_two
 from normgen.launching.machine import Machine

@@ -6,6 +6,8 @@ from __future__ import annotations
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, register_bytes
 from normgen.launching.machine import REGISTER_BYTES, Machine
 
+MULTIPASS_REGISTERS = 64  # per thread in passes over the row: with fewer nearly every kernel spills
+
 
 def of_row_tile(s: RowSchedule, shape: RowShape, device: Machine) -> int:
     """Of rows that a block stages through shared memory: elements have a register each, those of vectors too,
@@ -40,6 +42,13 @@ def of_held(s: RowSchedule, shape: RowShape, device: Machine) -> int:
         row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
     row = 24 + row + parts + beside + ends + functions
     return _round8(max(row, 32 + elements if s.realigned else 0) + _crowded(s, shape, elements, device))
+
+
+def of_batch(s: RowSchedule, shape: RowShape, device: Machine) -> int:
+    """Of rows of which a thread group has several under way together."""
+    unpacked = 2 if shape.picked else 1
+    own = s.batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
+    return min(255, _round8(40 + int(s.elements * own) + 2 * s.items * shape.parts))
 
 
 def of_pipeline(s: RowSchedule, shape: RowShape, device: Machine, copies: int = 1) -> int:

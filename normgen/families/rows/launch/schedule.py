@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import estimate, knob
 from normgen.launching.machine import PLACED, REGISTER_BYTES, WARP
+
+MOST_STAGES, MOST_BATCH = 8, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +101,28 @@ class RowShape:
 class RowSchedule:
     """One way to run a kernel of the rows family. A thread group has a row at a time."""
 
-    form: str  # a key of `forms.FORMS`
-    vector: int  # elements of an access
-    team: int  # threads of a thread group
-    teams: int  # thread groups of a block
-    items: int  # vectors of a row per thread
-    blocks: int = knob(0, fine=True)  # per multiprocessor; 0 until it is fitted
-    stages: int = knob(0, fine=True)  # rows in a block's pipeline; 0 without one, or until it is fitted
-    reload: bool = knob(False, fine=True)  # each pass reads the row from the pipeline, not from registers
-    late: bool = knob(False, fine=True)  # what all rows share is loaded when used, not before reductions
-    staged: bool = knob(False, fine=True)  # later passes read a copy in shared memory
-    cluster: int = 1  # blocks of a thread group's cluster
-    bulk: bool = knob(False, fine=True)  # a block's slice of a row arrives as one bulk copy
-    places: int = knob(0, fine=True)  # per thread: vectors in a pipeline of vectors, or in shared memory
-    realigned: bool = False  # rows are misaligned: vectors are cut out of the words around them
-    batch: int = 1  # rows that a thread group has under way together
-    walks: bool = False  # blocks go on to further rows even where nothing is accumulated
-    members: int = 1  # blocks that share a row and exchange through memory
+    form: str = knob()  # a key of `forms.FORMS`
+    vector: int = knob(values=VECTORS)  # elements of an access
+    team: int = knob()  # threads of a thread group
+    teams: int = knob()  # thread groups of a block
+    items: int = knob()  # vectors of a row per thread
+    blocks: int = knob(0, bits=False)  # per multiprocessor; 0 until it is fitted
+    # rows in a block's pipeline; 0 without one, or until it is fitted
+    stages: int = knob(0, bits=False, values=range(MOST_STAGES + 1))
+    reload: bool = knob(False, bits=False)  # each pass reads the row from the pipeline, not from registers
+    late: bool = knob(False, bits=False)  # what all rows share is loaded when used, not before reductions
+    staged: bool = knob(False, bits=False)  # later passes read a copy in shared memory
+    cluster: int = knob(1, values=tuple(PLACED))  # blocks of a thread group's cluster
+    bulk: bool = knob(False, bits=False)  # a block's slice of a row arrives as one bulk copy
+    places: int = knob(0, bits=False)  # per thread: vectors in a pipeline of vectors, or in shared memory
+    realigned: bool = knob(False)  # rows are misaligned: vectors are cut out of the words around them
+    batch: int = knob(1, values=range(1, MOST_BATCH + 1))  # rows that a thread group has under way together
+    walks: bool = knob(False)  # blocks go on to further rows even where nothing is accumulated
+    members: int = knob(1)  # blocks that share a row and exchange through memory
     few: bool = estimate(False)  # for few rows: more of them have another schedule
     paired: bool = estimate(False)  # one of two such
     registers: int = estimate(0)  # per thread
-    shared: int = knob(0, fine=True)  # bytes of a block's dynamic shared memory
+    shared: int = knob(0, bits=False)  # bytes of a block's dynamic shared memory
 
     @property
     def threads(self) -> int:

@@ -15,13 +15,15 @@ from normgen.counting import counted
 from normgen.families.rows.launch.any_length import split, stream
 from normgen.families.rows.launch.choose import default, describe, tiers
 from normgen.families.rows.launch.clusters import any_added_segments, any_cooperative
-from normgen.families.rows.launch.forms import Misfit, fit, form_of
+from normgen.families.rows.launch.forms import form_of
+from normgen.families.rows.launch.legal import fit
 from normgen.families.rows.launch.one_block import any_row_tile
 from normgen.families.rows.launch.pipelines import CLUSTERS, may_overlap, overlapped_pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
+from normgen.launching.family import Support
 from normgen.launching.knobs import distinct
 from normgen.launching.machine import WARP, Machine
 from normgen.package.kernels import RowsRecord
@@ -44,7 +46,7 @@ def _space(kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
     yield default(kernel, call)
     shape, device = shape_of(kernel, call), call.device
     fitted = (fit(candidate, shape, device) for candidate in _candidates(shape, device))
-    yield from (each for each in fitted if not isinstance(each, Misfit))
+    yield from (each for each in fitted if not isinstance(each, Support))
     yield from _any_length(shape, device)
 
 

@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
-from normgen.launching.facts import power_of_two
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
-from normgen.launching.knobs import distinct
+from normgen.launching.facts import VECTORS, power_of_two
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Support
+from normgen.launching.knobs import distinct, knob, settled
 from normgen.launching.machine import WARP
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
@@ -35,11 +35,11 @@ _WIDTH_EFFICIENCY = {16: 0.9, 8: 0.8, 4: 0.6, 2: 0.4, 1: 0.25}
 class Tiling:
     """How the matrices are cut."""
 
-    rows: int  # elements of a tile
-    columns: int  # elements of a tile
-    vector: int  # columns of a thread's vector
-    shared: int  # bytes of shared memory per block
-    blocks: int  # per multiprocessor that registers are to be there for
+    rows: int = knob(values=_SIZES)  # elements of a tile
+    columns: int = knob(values=(1, 2, 4, 8, *_SIZES))  # elements of a tile
+    vector: int = knob(values=VECTORS)  # columns of a thread's vector
+    shared: int = knob()  # bytes of shared memory per block
+    blocks: int = knob()  # per multiprocessor that registers are to be there for
     backwards: bool = True  # the last tile comes first
 
     @property
@@ -56,11 +56,24 @@ class Tiling:
 class Tiles(LaunchFamily[TilesRecord, Tiling]):
     """The launch half of the tiles family."""
 
+    schedule = Tiling
     uses = MappingProxyType({"tiles": "results that lie the other way: tiles in shared memory"})
 
     def space(self, kernel: TilesRecord, call: Call) -> Iterator[Tiling]:
         """The tiling that a kernel takes by itself, then the nearest to it."""
         return distinct(_space(kernel, call))
+
+    def settle(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Tiling | Support:
+        """Tiles of any size that find place; registers may be there for fewer blocks than could be."""
+        s, vector = schedule, vector_of(kernel, call)
+        shared = _turned_bytes(kernel, call) * s.rows * s.columns
+        if vector > s.columns:
+            return Support(False, f"tiles of {s.columns} columns have no vectors of {vector}")
+        if shared > call.device.shared_per_block:
+            return Support(False, f"needs {shared} bytes of shared memory")
+        most = _tiling(kernel, call, s.rows, s.columns, vector, shared)
+        blocks = max(1, min(s.blocks, most.blocks))
+        return settled(s, replace(most, blocks=blocks, backwards=s.backwards))
 
     def cost(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Cost:
         """The efficiency goes by the narrowest access, the fraction of tiles within the matrices, and that of
@@ -131,19 +144,31 @@ def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
     touched = call.touched(record.reads, record.writes)
     straight = [o for o in touched if o.inner == record.columns]
     turned = [o for o in touched if o.inner == record.rows]
-    vector = call.vector_width(straight, columns) if straight else min(4, columns & -columns)
-    vector = width_of_parts(vector, [_span(o, record, call) for o in call.read(record.reads) if not o.inner])
     wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
     high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
     wide = min(wide, power_of_two(columns))
     high = max(16, power_of_two(min(high, rows)))
-    each = sum(map(call.itemsize, turned))
+    each = _turned_bytes(record, call)
     while high > 16 and each * high * wide > _SHARED:
         high //= 2
     across = -(-columns // wide) * call.size(record.batch)
     while high > 32 and -(-rows // high) * across < call.multiprocessors:
         high //= 2
-    return _tiling(record, call, high, wide, vector, each * high * wide)
+    return _tiling(record, call, high, wide, vector_of(record, call), each * high * wide)
+
+
+def vector_of(record: TilesRecord, call: Call) -> int:
+    """The columns that one access moves of operands that lie as the columns do."""
+    columns = call.size(record.columns)
+    straight = [o for o in call.touched(record.reads, record.writes) if o.inner == record.columns]
+    vector = call.vector_width(straight, columns) if straight else min(4, columns & -columns)
+    return width_of_parts(vector, [_span(o, record, call) for o in call.read(record.reads) if not o.inner])
+
+
+def _turned_bytes(record: TilesRecord, call: Call) -> int:
+    """Bytes of an element of all operands that lie the other way, which tiles in shared memory have."""
+    touched = call.touched(record.reads, record.writes)
+    return sum(map(call.itemsize, (o for o in touched if o.inner == record.rows)))
 
 
 def _tiling(record: TilesRecord, call: Call, rows: int, columns: int, vector: int, shared: int) -> Tiling:

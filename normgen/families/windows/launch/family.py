@@ -9,9 +9,9 @@ from types import MappingProxyType
 from normgen.counting import counted
 from normgen.families.windows.launch.pixels import PART
 from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest
-from normgen.families.windows.launch.space import FORMS, choose, cost_of, space
+from normgen.families.windows.launch.space import FORMS, choose, cost_of, settle, space
 from normgen.launching.call import INT_LIMIT, WORD, Call
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Support
 from normgen.launching.knobs import distinct
 from normgen.package.kernels import WindowsRecord
 
@@ -21,6 +21,7 @@ _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
 class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
     """The launch half of the windows family."""
 
+    schedule = WindowSchedule
     uses = MappingProxyType(
         {
             "span": "windows along the innermost axis: a vector and its neighbours",
@@ -39,6 +40,9 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
             yield from space(kernel, call)
 
         return distinct(found())
+
+    def settle(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> WindowSchedule | Support:
+        return settle(kernel, call, schedule)
 
     def cost(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Cost:
         form = FORMS[schedule.form]

@@ -36,23 +36,30 @@ _DRIFTING = 0.1  # what it costs to ask other lanes for neighbours
 
 def schedules(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
     """Marches with few enough registers, those with the widest accesses first."""
+    found = (with_vector(record, call, vector) for vector in vectors(record, call))
+    return (s for s in found if s is not None)
+
+
+def with_vector(record: WindowsRecord, call: Call, vector: int) -> WindowSchedule | None:
+    """The march with such accesses, if there is one."""
     plane, reach = call.size(record.image[1:]), reach_of(record)
-    for vector in vectors(record, call):
-        lanes = (plane + vector // 2) // vector
-        drift = plane - lanes * vector
-        ghosts = -(-(abs(drift) * reach + sum(record.across)) // vector)
-        rows = not any(record.across) or plane % vector == 0
-        if lanes and rows and WARP - 2 * ghosts >= _FEWEST_USEFUL:
-            team = min(WARP, lanes + 2 * ghosts) if ghosts else 1
-            steps = -(-call.size(record.image) // (lanes * vector))
-            s = WindowSchedule("march", vector, _THREADS, "", 0, lanes, drift, team, ghosts, steps=steps)
-            s = _with_pipeline(record, call, s)
-            fits = s.shared <= call.device.shared_per_block and s.registers <= MOST_REGISTERS
-            if fits and s.slots <= _MOST_SLOTS:
-                s = divided(record, call, s, threads(s, images_of(record, call)))
-                along = f", drifting by {drift}" if drift else ""
-                reason = f"images take {counted(steps, 'step')} of {counted(lanes, 'lane')}{among(s)}{along}"
-                yield replace(s, reason=reason)
+    lanes = (plane + vector // 2) // vector
+    drift = plane - lanes * vector
+    ghosts = -(-(abs(drift) * reach + sum(record.across)) // vector)
+    rows = not any(record.across) or plane % vector == 0
+    if not (lanes and rows and WARP - 2 * ghosts >= _FEWEST_USEFUL):
+        return None
+    team = min(WARP, lanes + 2 * ghosts) if ghosts else 1
+    steps = -(-call.size(record.image) // (lanes * vector))
+    s = WindowSchedule("march", vector, _THREADS, "", 0, lanes, drift, team, ghosts, steps=steps)
+    s = _with_pipeline(record, call, s)
+    if s.shared > call.device.shared_per_block or s.registers > MOST_REGISTERS or s.slots > _MOST_SLOTS:
+        return None
+    s = divided(record, call, s, threads(s, images_of(record, call)))
+    along = f", drifting by {drift}" if drift else ""
+    return replace(
+        s, reason=f"images take {counted(steps, 'step')} of {counted(lanes, 'lane')}{among(s)}{along}"
+    )
 
 
 def reach_of(record: WindowsRecord) -> int:

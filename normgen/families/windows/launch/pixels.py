@@ -36,19 +36,35 @@ _FULL = 1.1  # threads for a pixel, at most, where blocks are full of them
 
 def schedules(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
     """Walks with few enough registers, those that should be fastest first."""
+    for block, chunk in _chunks(record, call):
+        if s := _in_blocks(record, call, block, chunk):
+            yield s
+
+
+def like(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedule | None:
+    """The walk with the blocks and chunks of another schedule, if there is one."""
+    given = s.threads, s.chunk
+    return _in_blocks(record, call, *given) if given in _chunks(record, call) else None
+
+
+def _chunks(record: WindowsRecord, call: Call) -> list[tuple[int, int]]:
+    """Threads of a block and channels of a chunk."""
+    plane = -(-call.size(record.image[1:]) // WARP) * WARP
+    return [(min(most, plane), n) for most, n in (_NESTED_CHUNKS if len(record.sums) > 1 else _CHUNKS)]
+
+
+def _in_blocks(record: WindowsRecord, call: Call, block: int, chunk: int) -> WindowSchedule | None:
+    """The walk by blocks of so many threads and in such chunks of channels, if there is one."""
     channels, plane = call.extents[record.image[0]], call.size(record.image[1:])
     if plane >= INT_LIMIT:
-        return
-    for most, chunk in _NESTED_CHUNKS if len(record.sums) > 1 else _CHUNKS:
-        block = min(most, -(-plane // WARP) * WARP)
-        s = WindowSchedule("pixels", 1, block, "", lanes=plane, steps=channels, chunk=chunk)
-        s = replace(s, registers=_registers(record, call, s), shared=staged_bytes(record, call, s))
-        if s.registers <= MOST_REGISTERS and s.shared <= call.device.shared_per_block:
-            s = with_blocks(call, s, room(call, s, _MOST_WARPS))
-            s = divided(record, call, s, threads(s, images_of(record, call)))
-            yield replace(
-                s, reason=f"a thread walks along {counted(channels, 'channel')} of its pixel{among(s)}"
-            )
+        return None
+    s = WindowSchedule("pixels", 1, block, "", lanes=plane, steps=channels, chunk=chunk)
+    s = replace(s, registers=_registers(record, call, s), shared=staged_bytes(record, call, s))
+    if s.registers > MOST_REGISTERS or s.shared > call.device.shared_per_block:
+        return None
+    s = with_blocks(call, s, room(call, s, _MOST_WARPS))
+    s = divided(record, call, s, threads(s, images_of(record, call)))
+    return replace(s, reason=f"a thread walks along {counted(channels, 'channel')} of its pixel{among(s)}")
 
 
 def strips(s: WindowSchedule) -> int:

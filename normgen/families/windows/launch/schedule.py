@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from normgen.launching.call import WORD, Call
+from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import estimate, knob
 from normgen.launching.machine import WARP
 from normgen.package.kernels import WindowsRecord
@@ -20,13 +21,13 @@ _NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so man
 class WindowSchedule:
     """How one kernel runs. A form leaves what it does not have as it is here."""
 
-    form: str
-    vector: int  # elements per access
-    threads: int  # per block
-    reason: str = estimate()
+    form: str = knob()
+    vector: int = knob(values=VECTORS)  # elements per access
+    threads: int = knob(values=range(WARP, 1025, WARP))  # per block
+    reason: str = estimate("")
     halo: int = 0  # neighbours on either side that are read with the elements of a thread
     lanes: int = 1  # threads side by side along an image, or pixels of its plane
-    drift: int = 0  # elements that neighbours lie further along from step to step of a march
+    drift: int = knob(0, values=range(-8, 9))  # elements that neighbours lie further along at each step
     team: int = 1  # lanes of a warp that exchange neighbours
     ghosts: int = 0  # lanes at either end of a thread group that have no results of their own
     slots: int = 1  # steps of a march that are under way, unrolled
@@ -34,8 +35,8 @@ class WindowSchedule:
     shared: int = 0  # bytes of shared memory per block
     blocks: int = 1  # resident per multiprocessor
     steps: int = 1  # of an image: lanes * vector elements each, or a channel of every pixel
-    ranges: int = knob(1, fine=True)  # that share the steps of an image
-    length: int = knob(1, fine=True)  # steps per range
+    ranges: int = knob(1, bits=False)  # that share the steps of an image
+    length: int = knob(1, bits=False)  # steps per range
     registers: int = estimate(0)  # per thread
     chunk: int = 1  # channels that a thread asks for at a time
 

@@ -18,6 +18,8 @@ from normgen.families.windows.launch.schedule import (
 )
 from normgen.launching.call import Call, once
 from normgen.launching.facts import power_of_two
+from normgen.launching.family import Support
+from normgen.launching.knobs import settled
 from normgen.package.kernels import WindowsRecord
 
 _THREADS = 256
@@ -30,6 +32,8 @@ class Form:
     """A form of the kernels of this family, as it is launched."""
 
     schedules: Callable[[WindowsRecord, Call], Iterable[WindowSchedule]]  # those that a call allows
+    # the one of them with the vectors and blocks of another schedule, if there is one
+    like: Callable[[WindowsRecord, Call, WindowSchedule], WindowSchedule | None]
     cost: Callable[[WindowsRecord, Call, WindowSchedule], float]  # see `cost_of`
     efficiency: float  # fraction of the memory's speed, where accesses have 16 bytes
     each: Callable[[WindowSchedule], str]  # what a thread has at a time, in a few words
@@ -44,7 +48,7 @@ class Form:
 def schedules(record: WindowsRecord, call: Call) -> list[WindowSchedule]:
     """Every schedule that a call allows, of each form those with the widest vectors first."""
     forms = [FORMS[form.form] for form in record.forms]
-    whole = all(call.contiguous(o) for o in wide(record, call))
+    whole = _in_one_piece(record, call)
     return [s for form in forms if whole or not form.whole for s in form.schedules(record, call)]
 
 
@@ -60,8 +64,33 @@ def space(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
         yield s
         for ranges in (1, s.ranges - 1, s.ranges + 1, 2 * s.ranges, 4 * s.ranges):
             if FORMS[s.form].ranged and 0 < ranges <= s.steps:
-                other = ranged(s, ranges)
-                yield replace(other, reason=f"{s.reason}, cut into {other.ranges} instead")
+                yield _cut(s, ranges)
+
+
+def settle(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedule | Support:
+    """A schedule with what is estimated of it, or why none of a kernel in a call is so. Ranges may be as many
+    as there are steps."""
+    if all(s.form != each.form for each in record.forms):
+        return Support(False, f"{record.name} has no form {s.form}")
+    form = FORMS[s.form]
+    if form.whole and not _in_one_piece(record, call):
+        return Support(False, "images do not lie in one piece")
+    found = form.like(record, call, s)
+    if found is None:
+        return Support(False, f"{s.form} with {counted(s.vector, 'element')} per access does not fit")
+    if form.ranged and 0 < s.ranges <= found.steps and s.ranges != found.ranges:
+        found = _cut(found, s.ranges)
+    return settled(s, found)
+
+
+def _cut(s: WindowSchedule, ranges: int) -> WindowSchedule:
+    """The schedule with another number of ranges."""
+    other = ranged(s, ranges)
+    return replace(other, reason=f"{s.reason}, cut into {other.ranges} instead")
+
+
+def _in_one_piece(record: WindowsRecord, call: Call) -> bool:
+    return all(call.contiguous(o) for o in wide(record, call))
 
 
 def cost_of(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
@@ -74,36 +103,56 @@ def cost_of(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
 # ------------------------------------------------------------------------------------------------ forms
 
 
-def _direct(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
+def _direct(record: WindowsRecord, call: Call) -> WindowSchedule:
     inner = record.axes[-1]
     touched = call.touched(record.reads, record.writes)
     along = [o for o in touched if dict(call.operands[o.tensor].strides).get(inner, 0) == 1]
     vector = 1 if inner in record.windowed else call.vector_width(along, call.extents[inner])
     lanes = -(-call.size(record.axes) // vector)
-    yield WindowSchedule("direct", vector, _THREADS, "every neighbour is looked at", lanes=lanes)
+    return WindowSchedule("direct", vector, _THREADS, "every neighbour is looked at", lanes=lanes)
 
 
 def _spans(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
+    found = (_span(record, call, vector) for vector in vectors(record, call))
+    return (s for s in found if s is not None)
+
+
+def _span(record: WindowsRecord, call: Call, vector: int) -> WindowSchedule | None:
     reach = march.reach_of(record)
-    for vector in vectors(record, call):
-        # in pieces that are aligned
-        halo = -(-reach // vector) * vector if reach > vector else reach and power_of_two(reach)
-        if vector + 2 * halo <= _WIDEST_SPAN:
-            reason = f"{counted(halo, 'neighbour')} on either side are read with {counted(vector, 'element')}"
-            yield WindowSchedule(
-                "span", vector, _THREADS, reason, halo, lanes=call.size(record.image) // vector
-            )
+    # in pieces that are aligned
+    halo = -(-reach // vector) * vector if reach > vector else reach and power_of_two(reach)
+    if vector + 2 * halo > _WIDEST_SPAN:
+        return None
+    reason = f"{counted(halo, 'neighbour')} on either side are read with {counted(vector, 'element')}"
+    return WindowSchedule("span", vector, _THREADS, reason, halo, lanes=call.size(record.image) // vector)
 
 
 def _access(s: WindowSchedule) -> str:
     return f"{counted(s.vector, 'element')} per access"
 
 
+def _aligned(
+    made: Callable[[WindowsRecord, Call, int], WindowSchedule | None],
+) -> Callable[[WindowsRecord, Call, WindowSchedule], WindowSchedule | None]:
+    """What is made of a schedule's vector, where images can be moved in such."""
+    return lambda record, call, s: made(record, call, s.vector) if s.vector in vectors(record, call) else None
+
+
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
-        "march": Form(march.schedules, march.cost, 0.8, _access, march.threads, march.strips, ranged=True),
+        "march": Form(
+            march.schedules,
+            _aligned(march.with_vector),
+            march.cost,
+            0.8,
+            _access,
+            march.threads,
+            march.strips,
+            ranged=True,
+        ),
         "pixels": Form(
             pixels.schedules,
+            pixels.like,
             pixels.cost,
             0.8,
             lambda s: f"{counted(s.chunk, 'channel')} at a time",
@@ -115,12 +164,19 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         "span": Form(
             _spans,
+            _aligned(_span),
             lambda record, call, s: access_cost(record, call, s) + again_cost(record, 2 * s.halo / s.vector),
             0.9,
             _access,
         ),
         "direct": Form(
-            _direct, lambda record, call, s: _LOOKED_AT, 0.4, _access, lambda s, images: s.lanes, whole=False
+            lambda record, call: [_direct(record, call)],
+            lambda record, call, s: _direct(record, call),
+            lambda record, call, s: _LOOKED_AT,
+            0.4,
+            _access,
+            lambda s, images: s.lanes,
+            whole=False,
         ),
     }
 )

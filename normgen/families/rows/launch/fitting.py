@@ -1,0 +1,202 @@
+"""How schedules of the rows family find place on a multiprocessor: their registers, blocks, stages and shared
+memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
+from normgen.launching.call import WORD
+from normgen.launching.facts import STATIC_SHARED, touched
+from normgen.launching.family import Support
+from normgen.launching.machine import Machine
+
+MAX_BLOCKS = 16  # per multiprocessor
+BATCH_BLOCKS, MULTIPASS_BLOCKS = 32, 2  # where nothing is exchanged; where rows stream
+# Bytes of a row in one thread's registers, beyond which the row goes to shared memory: in one block, in
+# several, and of misaligned rows, whose copy would have narrow vectors.
+HELD_BYTES, CLUSTER_BYTES, REALIGNED_HELD_BYTES = 128, 256, 384
+FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
+NARROW_THREADS = 640  # of a multiprocessor, where rows are of bytes: few are under way, with much to do each
+CLUSTER_PIPELINE = 98304  # bytes of a multiprocessor's pipelines where blocks are in clusters
+# Bytes of shared memory for two exchanges of three values of 16 x 16 warps, and for four, with the
+# pipeline's arrivals.
+CLUSTER_STATIC, OVERLAPPED_STATIC = 8448, 16640
+# Stages of a pipeline whose rows leave it two rows later, the fewest that work, and its bytes.
+OVERLAPPED_STAGES, OVERLAPPED_LEAST, OVERLAPPED_PIPELINE = 6, 4, 196608
+COOPERATIVE_MEMBERS = 256  # blocks that share a row, at most: each reads the parts of all
+COOPERATIVE_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
+
+
+class Room(NamedTuple):
+    """What registers leave room for."""
+
+    registers: int  # per thread
+    blocks: int  # per multiprocessor, at most
+
+
+def refused(why: str) -> Support:
+    """That a schedule cannot run, or not well."""
+    return Support(False, why)
+
+
+def spare_words(s: RowSchedule, word_stores: bool) -> int:
+    """Words of a stage of misaligned rows beside its vectors: the one after each slice, and where results go
+    by words the one in which a row ends."""
+    return s.slices + s.teams * word_stores if s.realigned else 0
+
+
+def no_room(shared: int, room: int) -> Support:
+    return refused(f"needs {shared} bytes of shared memory, {room} are there")
+
+
+def placed(
+    s: RowSchedule,
+    device: Machine,
+    room: Room,
+    shared: int = 0,
+    static: int = STATIC_SHARED,
+    blocks: int = 0,
+    **pipeline: Any,
+) -> RowSchedule | Support:
+    """With so much shared memory in each block, and as many blocks as find place, or as are given."""
+    most = device.shared_per_block - static
+    if shared > most:
+        return no_room(shared, most)
+    blocks = min(blocks or room.blocks, device.blocks(shared + static))
+    return replace(s, blocks=blocks, registers=room.registers, shared=shared, **pipeline)
+
+
+# ------------------------------------------------------------------------------------------------ one-shot
+
+
+def fit_registers(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    if room.blocks < 2 and s.cluster == 1 and 256 < s.threads < 1024:
+        return refused(
+            f"one block of {s.threads} threads per multiprocessor leaves nothing in flight while it reduces"
+        )
+    return placed(s, device, room)
+
+
+def fit_row_tile(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    """With the rows that each block moves together."""
+    row_tile = s.teams * shape.length * shape.narrowest
+    if row_tile % WORD:
+        return refused(f"{s.teams} rows that a block moves together are no whole words")
+    return placed(s, device, room, row_tile * shape.row_tile)
+
+
+def fit_cooperative(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    """As many blocks as hold the row, if those of several rows find place together."""
+    found = placed(s, device, room, s.places * s.vector * s.threads * shape.walked, blocks=s.blocks)
+    if isinstance(found, Support):
+        return found
+    together = device.multiprocessors * found.blocks
+    if not 1 < s.members <= COOPERATIVE_MEMBERS:
+        return refused(f"a row takes {s.members} blocks, and 2 to {COOPERATIVE_MEMBERS} may share it")
+    if together < COOPERATIVE_ROWS * s.members:
+        return refused(f"a row takes {s.members} blocks, of which {together} run together")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ any length
+
+
+def fit_batch(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    """Of rows that a thread group has under way together, as many as their registers are there for."""
+    blocks = _blocks(s, device, room.registers, BATCH_BLOCKS)
+    return replace(s, blocks=min(s.blocks or blocks, blocks), registers=room.registers)
+
+
+def fit_split(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    blocks = _blocks(s, device, room.registers, BATCH_BLOCKS)
+    return replace(s, blocks=min(s.blocks or blocks, blocks))
+
+
+def fit_multipass(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    """With a copy of the row, as far as later passes read it, where it is staged."""
+    shared = s.elements * s.threads * shape.rewalked if s.staged else 0
+    most = device.shared_per_block - STATIC_SHARED
+    if shared > most or (s.staged and not shared):
+        return no_room(shared, most) if shared else refused("no later pass reads the row again")
+    by_shared = device.blocks(shared + STATIC_SHARED)
+    blocks = max(1, min(_blocks(s, device, room.registers, MULTIPASS_BLOCKS), by_shared))
+    return replace(s, blocks=min(s.blocks or blocks, blocks), shared=shared)
+
+
+def _blocks(s: RowSchedule, device: Machine, registers: int, most: int) -> int:
+    """Blocks that a multiprocessor has place for, with so many registers per thread."""
+    by_registers = device.registers_per_multiprocessor // (s.threads * registers)
+    return max(1, min(by_registers, device.threads_per_multiprocessor // s.threads, most))
+
+
+# ------------------------------------------------------------------------------------------------ pipelines
+
+
+def fit_pipeline(
+    s: RowSchedule, shape: RowShape, device: Machine, room: Room, word_stores: bool = False
+) -> RowSchedule | Support:
+    if s.places:
+        return _fit_refilled(s, shape, device, room)
+    gather = s.threads * 4 * max(1, _handed(s, shape))
+    blocks = max(1, min(room.blocks, s.blocks or _usual_blocks(s, shape)))
+    stage = s.elements * s.threads * shape.walked
+    stages = s.stages or _usual_stages(s, shape, blocks, stage)
+    static = CLUSTER_STATIC if s.cluster > 1 else STATIC_SHARED
+    most = device.shared_per_block - static
+    stage += spare_words(s, word_stores) * WORD * shape.streams
+    stages = min(stages, max(1, most // max(1, stage)))
+    # (a row that is kept in registers leaves its place in the pipeline to the next one)
+    if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
+        return refused(f"two rows of {stage} bytes do not fit {most} bytes of shared memory")
+    return placed(s, device, room, max(stages * stage, gather), static, blocks, stages=stages)
+
+
+def _handed(s: RowSchedule, shape: RowShape) -> int:
+    """Values that a thread hands to the other thread groups of its block: of its columns, or of the groups of
+    neighbours that its vectors may touch (folded.cuh)."""
+    if shape.folded:
+        return s.items * touched(s.vector, shape.folded) * shape.gathered
+    return s.elements * shape.gathered if s.teams > 1 else 0
+
+
+def _usual_blocks(s: RowSchedule, shape: RowShape) -> int:
+    if s.stages == 1:
+        return MAX_BLOCKS
+    few = s.elements * shape.walked <= FEW_BYTES
+    most = 4 if s.threads < 256 or (few and not shape.wide_columns) else 2
+    return max(most, -(-NARROW_THREADS // s.threads)) if shape.narrow and s.cluster == 1 else most
+
+
+def _usual_stages(s: RowSchedule, shape: RowShape, blocks: int, stage: int) -> int:
+    if s.cluster > 1:
+        return max(3, min(8, CLUSTER_PIPELINE // max(1, blocks * stage)))
+    return max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
+
+
+def fit_overlapped(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    """As long a pipeline as finds place beside what is exchanged: a row leaves it two rows later, so that one
+    of four has one row on its way."""
+    stage = s.elements * s.threads * shape.walked
+    most = min(OVERLAPPED_PIPELINE, device.shared_per_block - OVERLAPPED_STATIC)
+    stages = min(s.stages or OVERLAPPED_STAGES, most // stage)
+    if stages < (OVERLAPPED_LEAST if s.stages else OVERLAPPED_STAGES - 1):
+        return refused(f"{stages} rows of {stage} bytes in {most} bytes of shared memory are too few")
+    by_registers = device.registers_per_multiprocessor // (s.threads * room.registers)
+    blocks = max(1, min(s.blocks or 1, by_registers))
+    return placed(s, device, room, stages * stage, OVERLAPPED_STATIC, blocks, stages=stages)
+
+
+def _fit_refilled(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
+    """As many vectors of each thread as find place, or as the candidate has: a row that is read again in each
+    pass, with the next one on its way where there is no room for both."""
+    each = s.vector * s.threads * shape.walked
+    places = min(s.places, (device.shared_per_block - CLUSTER_STATIC) // each)
+    if s.elements * s.team != shape.length:
+        return refused(f"{s.team} threads have {s.items} vectors each, of which some are beyond the row")
+    if not shape.refills:
+        return refused("rows are finished one after the other")
+    if places <= s.items:
+        return refused(f"{places} places of {each} bytes are too few for a row and more")
+    return placed(s, device, room, places * each, CLUSTER_STATIC, 1, places=places)
