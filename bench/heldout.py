@@ -21,16 +21,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from workers import ALONE, Answer, share_out
+from workers import ALONE, Answer, answer, share_out
 
 os.environ.update(ALONE)  # before PyTorch reads it
 import torch
@@ -47,7 +47,7 @@ from tryouts import ONE_TASK, try_out_each
 
 from normgen.measure.timing import BATCHES
 
-PROVIDERS = (MINE, "torch", "compile", "liger", "quack")
+PEERS = ("torch", "compile", "liger", "quack")
 PREPARING = 0.4  # of the budget, after which nothing more is prepared
 ONE_OF_MANY = 0.2  # of the budget, which no provider may take to prepare one call
 ONE_CALL = 60  # seconds to measure one call with all providers
@@ -62,39 +62,54 @@ def main() -> int:
         lines = [json.loads(line) for path in given.read for line in path.read_text().splitlines()]
         return _finish(lines)
     asked = [_small(call) if given.small else call for call in compared(given.seed, given.count)]
-    if given.worker == "prepare":
-        limit = min(ONE_TASK, ONE_OF_MANY * given.budget)
-        try_out_each([(problem_of(call), (call.direction,)) for call in asked], given.device, limit)
-        return 0
-    if given.worker == "measure":
-        measure_each(asked, Station(given.device, _batches(given), ceilings=False), given.end)
+    if given.worker:
+        _work(asked, given)
         return 0
     return _run(asked, given)
 
 
+def _work(asked: list[Compared], given: argparse.Namespace) -> None:
+    """What a process of a stage does."""
+    _limit(given.end - time.monotonic())
+    if given.worker == "prepare":
+        limit = min(ONE_TASK, ONE_OF_MANY * given.budget)
+        try_out_each([(problem_of(call), (call.direction,)) for call in asked], given.device, limit)
+    else:
+        measure_each(asked, Station(given.device, _batches(given), ceilings=False), given.end)
+
+
 def _run(asked: list[Compared], given: argparse.Namespace) -> int:
     """Prepare and measure the calls, and tell what came of them."""
-    start = time.monotonic()
-    reasons = {provider: absent(provider) for provider in PROVIDERS}
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text("")
+    reasons = {provider: absent(provider) for provider in (MINE, *given.peers)}
     absences = [f"{provider} is absent: {reason}" for provider, reason in reasons.items() if reason]
     header = header_of(given.device, reasons, given.commit or commit_of_tree())
     print(f"normgen {header['commit']} on {header['device']}; {_versions(header)}")
     print(*absences, sep="\n", flush=True)
     there = [provider for provider, reason in reasons.items() if not reason]
     prepared = _prepare(asked, there, given)
-    print(f"{len(prepared)} of {len(asked)} calls prepared in {time.monotonic() - start:.0f} s", flush=True)
+    print(f"{len(prepared)} of {len(asked)} calls prepared after {_passed(given)}", flush=True)
     about = {key: header[key] for key in ("device", "commit", "versions")} | {"seed": given.seed}
-    lines = _measure(asked, prepared, about, start + given.budget, given)
+    lines = _measure(asked, prepared, about, given)
     status = _finish(lines)
     print("", *absences, sep="\n")
+    if any(EVERY in line["fault"] for line in lines):
+        print(f"what processes said that ended: {_log(given, 'measured')}")
     left = len(asked) - len(lines)
-    print(f"{time.monotonic() - start:.0f} s in all; {left} of {len(asked)} drawn calls were not measured")
+    print(f"{_passed(given)} in all; {left} of {len(asked)} drawn calls were not measured")
     return status
 
 
+def _passed(given: argparse.Namespace) -> str:
+    return f"{given.budget - (given.end - time.monotonic()):.0f} s"
+
+
 def _finish(lines: list[Line]) -> int:
+    """Print what there is to say of these lines, and return the exit status."""
     print(report(lines))
-    return int(any(MINE not in right_times(line) for line in lines))
+    return int(not lines or any(MINE not in right_times(line) for line in lines))
 
 
 # -------------------------------------------------------------------------------------------- the stages
@@ -107,7 +122,7 @@ def _prepare(asked: list[Compared], there: list[str], given: argparse.Namespace)
     tasks = {place: _tasks(place, call, there) for place, call in enumerate(asked)}
     every = [task for mine in tasks.values() for task in mine.values()]
     seconds = PREPARING * given.budget
-    found = share_out(every, _worker("prepare"), given.jobs, _log(given, "prepared"), seconds)
+    found = share_out(every, _worker("prepare", given), given.jobs, _log(given, "prepared"), seconds)
     return {
         place: {provider: found[task] for provider, task in mine.items()}
         for place, mine in tasks.items()
@@ -124,19 +139,16 @@ def _measure(
     asked: list[Compared],
     prepared: dict[int, Prepared],
     about: Row,
-    end: float,
     given: argparse.Namespace,
 ) -> list[Line]:
     """A line of each call that is measured before the end, added to the file as it comes."""
     lines: list[Line] = []
-    if given.out:
-        given.out.write_text("")
 
-    def told(task: str, answer: Answer) -> None:
-        if "rows" not in answer and time.monotonic() > end - TICK:
+    def told(task: str, found: Answer) -> None:
+        if "rows" not in found and time.monotonic() > given.end - TICK:
             return  # its process was ended since the time is over
         place = json.loads(task)["call"]
-        line = line_of(asked[place], answer, about | {"place": place})
+        line = line_of(asked[place], found, about | {"place": place})
         lines.append(line)
         print(f"{place + 1}/{len(asked)} {_summary(line)}", flush=True)
         if given.out:
@@ -144,8 +156,8 @@ def _measure(
                 file.write(f"{json.dumps(line)}\n")
 
     tasks = [json.dumps({"call": place, "prepared": mine}) for place, mine in prepared.items()]
-    command = [*_worker("measure"), "--end", str(end)]
-    share_out(tasks, command, 1, _log(given, "measured"), end - LAST - time.monotonic(), told)
+    seconds = given.end - LAST - time.monotonic()
+    share_out(tasks, _worker("measure", given), 1, _log(given, "measured"), seconds, told)
     return lines
 
 
@@ -158,25 +170,30 @@ def measure_each(asked: list[Compared], station: Station, end: float) -> None:
         task = json.loads(text)
         call = asked[task["call"]]
         print("call", call, file=sys.stderr, flush=True)
-        left = max(0.1, min(ONE_CALL, end - time.monotonic()))
-        signal.setitimer(signal.ITIMER_REAL, left)  # without a handler: a kernel that hangs ends this process
+        _limit(min(ONE_CALL, end - time.monotonic()))
         try:
             verdict: Row = {"rows": station.measure(problem_of(call), call.direction, task["prepared"])}
         except Exception as fault:  # who knows what is left of the device: end, and be replaced
             verdict = {"fault": first_line(fault), "last": True}
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print("verdict", json.dumps(verdict), flush=True)
+        answer(verdict)
         if "last" in verdict:
             return
 
 
-def _worker(what: str) -> list[str]:
-    return [sys.executable, *sys.argv, "--worker", what]
+def _limit(seconds: float) -> None:
+    """End this process after so many seconds. Without a handler, so that a kernel that hangs ends it too."""
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, seconds))
+
+
+def _worker(what: str, given: argparse.Namespace) -> list[str]:
+    return [sys.executable, *sys.argv, "--worker", what, "--end", str(given.end)]
 
 
 def _log(given: argparse.Namespace, what: str) -> Path:
     """Where the processes of a stage write what goes wrong."""
-    return Path(f"{given.out}.{what}.log" if given.out else os.devnull)
+    beside = given.out or Path(tempfile.gettempdir(), f"heldout-{os.getpid()}")
+    return Path(f"{beside}.{what}.log")
 
 
 # --------------------------------------------------------------------------------------------- the calls
@@ -195,15 +212,15 @@ def _small(call: Compared) -> Compared:
     return replace(call, shape=(1 + batch % 4, 64 + last % 64))
 
 
-def line_of(call: Compared, answer: Answer, about: Row) -> Line:
+def line_of(call: Compared, found: Answer, about: Row) -> Line:
     """What is written of a call. A fault without rows is that of its process."""
-    rows = answer.get("rows", [])
+    rows = found.get("rows", [])
     line: Line = about | asdict(call) | {"bytes": problem_of(call).bytes(call.direction).total}
     for figure in ("us", "spread", "wrong", "fault"):
         line[figure] = {row["provider"]: row[figure] for row in rows if figure in row}
     line["plan"] = next((row["plan"] for row in rows if "plan" in row), [])
-    if "fault" in answer:
-        line["fault"][EVERY] = answer["fault"]
+    if "fault" in found:
+        line["fault"][EVERY] = found["fault"]
     return line
 
 
@@ -230,6 +247,16 @@ def _arguments() -> argparse.Namespace:
             raise argparse.ArgumentTypeError(f"{value} is less than 1")
         return value
 
+    def file(text: str) -> Path:
+        if not (path := Path(text)).is_file():
+            raise argparse.ArgumentTypeError(f"there is no file {text}")
+        return path
+
+    def peers(text: str) -> list[str]:
+        if unknown := [name for name in text.split(",") if name not in PEERS]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(PEERS)}")
+        return text.split(",")
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -241,10 +268,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--commit", default="", help="of the tree, where git cannot tell")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it out")
     parser.add_argument("--small", action="store_true", help="cut all lengths down, to try it out")
-    parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: report what these files hold")
+    parser.add_argument("--peers", type=peers, default=PEERS, help=f"some of {', '.join(PEERS)}")
+    parser.add_argument("--read", type=file, nargs="+", help="measure nothing: report what these files hold")
     parser.add_argument("--worker", choices=("prepare", "measure"), help=argparse.SUPPRESS)
-    parser.add_argument("--end", type=float, default=math.inf, help=argparse.SUPPRESS)
+    parser.add_argument("--end", type=float, help=argparse.SUPPRESS)  # of a stage's processes: the run's own
     given = parser.parse_args()
+    given.end = given.end or time.monotonic() + given.budget
     if given.device == "cuda" and not given.read and not torch.cuda.is_available():
         parser.error("PyTorch finds no GPU; to try it out without one: --device cpu --small")
     return given

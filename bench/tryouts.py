@@ -5,7 +5,6 @@ What they compile is then kept on disk, and a crash or a kernel that hangs costs
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ from problems import Problem
 from providers import Sets, calls, forget_compiled, has
 from results import Row
 from station import first_line
+from workers import answer
 
 ONE_TASK = 100  # seconds for one provider and problem, compilation included
 
@@ -42,7 +42,7 @@ def try_out_each(listed: Sequence[tuple[Problem, Sequence[str]]], device: str, s
         except Exception:  # after an illegal access nothing works here: end, and be replaced
             verdict["last"] = True
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print("verdict", json.dumps(verdict), flush=True)
+        answer(verdict)
         if "last" in verdict:
             return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -21,7 +22,13 @@ ALONE = {
 }
 
 
+ENDING = 20  # seconds in which a process ends that is asked no more
 Answer = dict[str, Any]
+
+
+def answer(verdict: Answer) -> None:
+    """Say in a process of `share_out` what came of its task, on a line of its own whatever was printed."""
+    print(f"\nverdict {json.dumps(verdict)}", flush=True)
 
 
 def share_out(
@@ -76,12 +83,12 @@ def _serve(
         answer = _ask(process, task)
         if answer is None or answer.pop("last", False):
             process.kill()
-            answer = answer or {"fault": f"its process ended with {process.wait()}"}
+            answer = answer or {"fault": _ending(process.wait())}
             process = None
         found[task] = answer
         told(task, answer)
     if process is not None:
-        process.communicate()
+        _end(process)
 
 
 def _start(command: list[str], errors: IO[str]) -> subprocess.Popen[str]:
@@ -94,6 +101,22 @@ def _start(command: list[str], errors: IO[str]) -> subprocess.Popen[str]:
         bufsize=1,
         env=os.environ | ALONE,
     )
+
+
+def _ending(status: int) -> str:
+    """What an exit status says of a process that owes an answer."""
+    if status == -signal.SIGALRM:
+        return "took too long"
+    return f"its process ended with {signal.Signals(-status).name if status < 0 else status}"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let it end by itself, as long as that is quick."""
+    try:
+        process.communicate(timeout=ENDING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _ask(process: subprocess.Popen[str], task: str) -> Answer | None:

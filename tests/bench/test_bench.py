@@ -13,10 +13,13 @@ from normgen.measure.timing import Timing
 from tests.bench.programs import program
 
 SERVER = """
-import os, sys
+import os, signal, sys, time
 for line in sys.stdin:
     if "die" in line:
         os._exit(7)
+    if "hang" in line:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        time.sleep(60)
     print("talk")
     last = ', "last": true' if "end" in line else ""
     print('verdict {"process": %d, "task": "%s"%s}' % (os.getpid(), line.strip(), last), flush=True)
@@ -38,11 +41,12 @@ def test_the_sizes_of_every_spec_are_known_and_what_was_skipped_has_not_passed(
 
 def test_a_process_that_dies_costs_its_own_task_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     workers = program("workers", monkeypatch)
-    tasks = ["a", "b", "die 1", "c", "end 1", "d"]
+    tasks = ["a", "b", "die 1", "c", "end 1", "d", "hang 1"]
     found = workers.share_out(tasks, [sys.executable, "-c", SERVER], 1, tmp_path / "log")
     assert found.keys() == set(tasks)
-    assert "7" in found["die 1"].pop("fault") and not found["die 1"]
-    assert all(found[t]["task"] == t for t in tasks if t != "die 1")
+    assert found["die 1"] == {"fault": "its process ended with 7"}
+    assert found["hang 1"] == {"fault": "took too long"}
+    assert all(found[t]["task"] == t for t in "abcd")
     first, second, third = (found[t]["process"] for t in ("a", "c", "d"))
     assert first == found["b"]["process"] and second == found["end 1"]["process"]
     assert len({first, second, third}) == 3

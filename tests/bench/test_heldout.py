@@ -17,6 +17,7 @@ from tests.bench.programs import program
 # A process that answers as those of heldout.py do, and goes wrong where its argument says so.
 SERVER = """
 import json, os, sys, time
+print("half a line", end="")
 for line in sys.stdin:
     task = json.loads(line)
     if task["call"] == 1 and "die" in sys.argv:
@@ -25,7 +26,7 @@ for line in sys.stdin:
         time.sleep(float(sys.argv[-1]) - time.monotonic())  # until --end
         os._exit(4)
     rows = [{"provider": p, "us": us, "spread": 0.0} for p, us in (("normgen", 2.0), ("torch", 3.0))]
-    print("verdict", json.dumps({"rows": rows}), flush=True)
+    print("\\nverdict", json.dumps({"rows": rows}), flush=True)
 """
 
 
@@ -45,8 +46,8 @@ def line(kind: str, direction: str = "forward", wrong: Any = None, fault: Any = 
     }
 
 
-def given(out: Path | None, **more: Any) -> Namespace:
-    return Namespace(out=out, budget=60.0, jobs=1, **more)
+def given(out: Path | None, seconds: float = 60.0) -> Namespace:
+    return Namespace(out=out, budget=60.0, jobs=1, end=time.monotonic() + seconds)
 
 
 # ---------------------------------------------------------------------------------------- arithmetic
@@ -98,6 +99,7 @@ def test_the_status_says_whether_normgen_was_right_everywhere(heldout: Any, caps
     assert heldout._finish([good]) == 0
     assert heldout._finish([good, line("few", torch=1.0, fault={"all": "its process ended"})]) == 1
     assert heldout._finish([line("few", normgen=1.0, wrong={"normgen": "relative error 2"})]) == 1
+    assert heldout._finish([]) == 1
 
 
 # ------------------------------------------------------------------------------------------- stages
@@ -106,10 +108,11 @@ def test_the_status_says_whether_normgen_was_right_everywhere(heldout: Any, caps
 def measured(heldout: Any, monkeypatch: Any, out: Path | None, seconds: float, *how: str) -> list[Any]:
     calls = heldout.compared(1, 4)
     prepared = {place: {"normgen": {}, "torch": {}} for place in range(len(calls))}
-    monkeypatch.setattr(heldout, "_worker", lambda what: [sys.executable, "-c", SERVER, *how])
+    monkeypatch.setattr(
+        heldout, "_worker", lambda what, given: [sys.executable, "-c", SERVER, *how, str(given.end)]
+    )
     monkeypatch.setattr(heldout, "LAST", 0)
-    end = time.monotonic() + seconds
-    lines: list[Any] = heldout._measure(calls, prepared, {"seed": 1}, end, given(out))
+    lines: list[Any] = heldout._measure(calls, prepared, {"seed": 1}, given(out, seconds))
     return lines
 
 
@@ -117,11 +120,10 @@ def test_a_call_that_ends_its_process_is_one_failed_line(
     heldout: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "lines.jsonl"
-    out.write_text("of an earlier run\n")
     lines = measured(heldout, monkeypatch, out, 60, "die")
     assert [each["place"] for each in lines] == [0, 1, 2, 3]
     assert [each["us"] for each in lines[::2]] == [{"normgen": 2.0, "torch": 3.0}] * 2
-    assert lines[1]["us"] == {} and "its process ended" in lines[1]["fault"]["all"]
+    assert lines[1]["us"] == {} and lines[1]["fault"] == {"all": "its process ended with 3"}
     assert [json.loads(text) for text in out.read_text().splitlines()] == json.loads(json.dumps(lines))
     assert lines[0].keys() >= {"seed", "kind", "op", "direction", "dtype", "layout", "shape", "bytes"}
 
@@ -183,7 +185,7 @@ def test_a_call_has_a_time_limit_within_the_budget(
     heldout.measure_each(calls, station, time.monotonic() + left)
     assert limits == [pytest.approx(limit, abs=2), 0] and limits[0] > 0
     assert station.asked == [(heldout.problem_of(calls[1]), calls[1].direction, task["prepared"])]
-    assert json.loads(capsys.readouterr().out.removeprefix("verdict ")) == {
+    assert json.loads(capsys.readouterr().out.removeprefix("\nverdict ")) == {
         "rows": [{"provider": "normgen", "us": 1.0}]
     }
 
@@ -194,7 +196,7 @@ def test_after_a_lost_device_the_process_is_replaced(heldout: Any, monkeypatch: 
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{task}\n{task}\n"))
     station = Station(RuntimeError("no such device"))
     heldout.measure_each(heldout.compared(1, 1), station, time.monotonic() + 60)
-    verdict = json.loads(capsys.readouterr().out.removeprefix("verdict "))
+    verdict = json.loads(capsys.readouterr().out.removeprefix("\nverdict "))
     assert verdict == {"fault": "RuntimeError: no such device", "last": True} and len(station.asked) == 1
 
 
@@ -213,3 +215,34 @@ def test_without_a_gpu_the_program_says_how_to_try_it_out(
     with pytest.raises(SystemExit):
         heldout.main()
     assert "PyTorch finds no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    (
+        ("--peers", "torch,apex", "'apex' is none of torch, compile, liger, quack"),
+        ("--count", "0", "less than 1"),
+    ),
+)
+def test_mistakes_are_told_in_a_line(
+    heldout: Any, monkeypatch: Any, capsys: Any, option: str, value: str, told: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["heldout.py", option, value])
+    with pytest.raises(SystemExit):
+        heldout.main()
+    assert told in capsys.readouterr().err
+
+
+def test_files_of_several_runs_are_reported_together(
+    heldout: Any, monkeypatch: Any, capsys: Any, tmp_path: Path
+) -> None:
+    paths = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for path, us in zip(paths, (1.0, 4.0), strict=True):
+        path.write_text(f"{json.dumps(line('few', normgen=1.0, torch=us))}\n")
+    monkeypatch.setattr(sys, "argv", ["heldout.py", "--read", *map(str, paths)])
+    assert heldout.main() == 0
+    assert "| few | forward | 2 | 2 | 2.000 | 1.000 |" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["heldout.py", "--read", str(tmp_path / "three.jsonl")])
+    with pytest.raises(SystemExit):
+        heldout.main()
+    assert "there is no file" in capsys.readouterr().err
