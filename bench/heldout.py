@@ -43,14 +43,15 @@ from setting import header_of
 from standing import EVERY, Line, call_text, gain_of, report, right_times, title
 from station import FEW, ROUNDS, Station, first_line
 from tables import MINE
-from tryouts import ONE_TASK, try_out_each
+from tryouts import try_out_each
 
 from normgen.measure.timing import BATCHES
 
 PEERS = ("torch", "compile", "liger", "quack")
 PREPARING = 0.4  # of the budget, after which nothing more is prepared
-ONE_OF_MANY = 0.2  # of the budget, which no provider may take to prepare one call
+ONE_TASK = 50  # seconds for one provider to prepare one call, compilation included
 ONE_CALL = 60  # seconds to measure one call with all providers
+MOST_JOBS = 16  # each of which holds a context and arrays of the device
 LAST = 3  # seconds before the end, in which no call is begun
 TICK = 0.05  # seconds by which a timer may be early
 
@@ -72,8 +73,8 @@ def _work(asked: list[Compared], given: argparse.Namespace) -> None:
     """What a process of a stage does."""
     _limit(given.end - time.monotonic())
     if given.worker == "prepare":
-        limit = min(ONE_TASK, ONE_OF_MANY * given.budget)
-        try_out_each([(problem_of(call), (call.direction,)) for call in asked], given.device, limit)
+        listed = [(problem_of(call), (call.direction,)) for call in asked]
+        try_out_each(listed, given.device, ONE_TASK)
     else:
         measure_each(asked, Station(given.device, _batches(given), ceilings=False), given.end)
 
@@ -264,7 +265,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=positive, default=84, help="how many calls are drawn")
     parser.add_argument("--out", type=Path, help="write a JSON line for each call here, anew")
     parser.add_argument("--budget", type=float, default=540, help="seconds after which everything ends")
-    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes that prepare")
+    jobs = min(MOST_JOBS, os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=positive, default=jobs, help="processes that prepare")
     parser.add_argument("--commit", default="", help="of the tree, where git cannot tell")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it out")
     parser.add_argument("--small", action="store_true", help="cut all lengths down, to try it out")
