@@ -133,7 +133,7 @@ class Compared:
 class Kind:
     """A class of calls that are compared."""
 
-    shape: Callable[[Random], Shape]
+    shape: Callable[[Random, str], Shape]  # of an op
     ops: Mapping[str, tuple[str, ...]]  # by direction
     layout: str = "rows"
     dtypes: tuple[str, ...] = _DTYPES
@@ -150,23 +150,25 @@ def compared(seed: int, count: int) -> list[Compared]:
         name, kind = kinds[at]
         direction = DIRECTIONS[turn % len(DIRECTIONS)]
         op, dtype = random.choice(kind.ops[direction]), random.choice(kind.dtypes)
-        made.append(Compared(name, op, direction, dtype, kind.params, kind.layout, kind.shape(random)))
+        made.append(Compared(name, op, direction, dtype, kind.params, kind.layout, kind.shape(random, op)))
     return made
 
 
-def _rows(sizes: Callable[[Random], Sizes]) -> Callable[[Random], Shape]:
-    return lambda random: tuple(sizes(random).values())
+def _rows(sizes: Callable[[Random], Sizes]) -> Callable[[Random, str], Shape]:
+    return lambda random, op: tuple(sizes(random).values())
 
 
-def _rows_of_any_class(random: Random) -> Shape:
-    return _rows(random.choice((_multiples, _others, _few, _long)))(random)
+def _rows_of_any_class(random: Random, op: str) -> Shape:
+    return _rows(random.choice((_multiples, _others, _few, _long)))(random, op)
 
 
-def _image_shape(random: Random) -> Shape:
-    """Channels that 32 groups share evenly, and pixels that are about as high as wide."""
+def _image_shape(random: Random, op: str) -> Shape:
+    """Images that are about as high as wide; channels that groups share evenly where there are groups."""
     batch, channels, pixels = _images(random).values()
+    if op == "groupnorm":
+        channels = max(1, channels // _GROUPS) * _GROUPS
     height = isqrt(pixels)
-    return batch, max(_GROUPS, channels // _GROUPS * _GROUPS), height, pixels // height
+    return batch, channels, height, pixels // height
 
 
 _WITH_GAINS = ("rmsnorm", "layernorm")

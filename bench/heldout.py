@@ -50,7 +50,7 @@ from normgen.measure.timing import BATCHES
 PEERS = ("torch", "compile", "liger", "quack")
 PREPARING = 0.4  # of the budget, after which nothing more is prepared
 ONE_TASK = 50  # seconds for one provider to prepare one call, compilation included
-ONE_CALL = 60  # seconds to measure one call with all providers
+ONE_CALL = 40  # seconds to measure one call with all providers
 MOST_JOBS = 16  # each of which holds a context and arrays of the device
 LAST = 3  # seconds before the end, in which no call is begun
 TICK = 0.05  # seconds by which a timer may be early

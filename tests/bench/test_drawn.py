@@ -43,7 +43,9 @@ def test_shapes_are_those_of_their_class() -> None:
     assert all(call.shape[1] >= 100_000 for call in of("long rows"))
     assert {(call.dtype, call.params) for call in of("f32 gains")} == {("bf16", "f32")}
     assert not any(call.op == "softmax" for call in of("f32 gains")), "it has no gains"
-    assert all(call.shape[1] % 32 == 0 and 36 <= call.shape[2] * call.shape[3] < 20_000 for call in IMAGES)
+    assert all(call.shape[1] % 8 == 0 and 36 <= call.shape[2] * call.shape[3] < 20_000 for call in IMAGES)
+    assert {call.shape[1] % 32 for call in IMAGES if call.op == "groupnorm"} == {0}
+    assert {call.shape[1] % 32 for call in IMAGES if call.op != "groupnorm"} == {0, 8, 16, 24}
 
 
 def test_the_bench_has_every_call(monkeypatch: pytest.MonkeyPatch) -> None:

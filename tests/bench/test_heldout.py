@@ -173,7 +173,7 @@ class Station:
         return [{"provider": "normgen", "us": 1.0}]
 
 
-@pytest.mark.parametrize(("left", "limit"), ((1000, 60), (20, 20), (-5, 0.1)))
+@pytest.mark.parametrize(("left", "limit"), ((1000, 40), (20, 20), (-5, 0.1)))
 def test_a_call_has_a_time_limit_within_the_budget(
     heldout: Any, monkeypatch: Any, capsys: Any, left: float, limit: float
 ) -> None:
