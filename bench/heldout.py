@@ -7,7 +7,7 @@
 Classes, ops, types, layouts and shapes are drawn by `drawn.py`. First each provider runs each call once, in
 processes of their own, side by side, which compiles what the measurement needs. Then a process that is alone
 on the device checks all of them against PyTorch in float64 and times them in turn, as `run.py` does. It is
-replaced when a call ends it, and that call is listed as failed.
+replaced when a call ends it, and that call is listed as failed and measured again without Liger and quack.
 
 A point is a call that normgen and some peer got right. Per class and direction: the geometric mean of the
 time of the fastest right peer over that of normgen, the worst point, and at how many points normgen is behind
@@ -40,7 +40,7 @@ from problems import Problem
 from providers import absent, has
 from results import Row
 from setting import header_of
-from standing import EVERY, Line, call_text, gain_of, report, right_times, title
+from standing import TOGETHER, Line, call_text, gain_of, report, right_times, title
 from station import FEW, ROUNDS, Station, first_line
 from tables import MINE
 from tryouts import try_out_each
@@ -48,6 +48,7 @@ from tryouts import try_out_each
 from normgen.measure.timing import BATCHES
 
 PEERS = ("torch", "compile", "liger", "quack")
+SAFE = (MINE, "torch", "compile")  # of which none is likely to end a process
 PREPARING = 0.4  # of the budget, after which nothing more is prepared
 ONE_TASK = 50  # seconds for one provider to prepare one call, compilation included
 ONE_CALL = 40  # seconds to measure one call with all providers
@@ -96,7 +97,7 @@ def _run(asked: list[Compared], given: argparse.Namespace) -> int:
     lines = _measure(asked, prepared, about, given)
     status = _finish(lines)
     print("", *absences, sep="\n")
-    if any(EVERY in line["fault"] for line in lines):
+    if any(TOGETHER in line["fault"] for line in lines):
         print(f"what processes said that ended: {_log(given, 'measured')}")
     left = len(asked) - len(lines)
     print(f"{_passed(given)} in all; {left} of {len(asked)} drawn calls were not measured")
@@ -142,24 +143,46 @@ def _measure(
     about: Row,
     given: argparse.Namespace,
 ) -> list[Line]:
-    """A line of each call that is measured before the end, added to the file as it comes."""
+    """A line of each call that is measured before the end, added to the file as it comes.
+
+    A call that ends its process is asked for again when all others are done, without the peers that may have
+    done that.
+    """
     lines: list[Line] = []
+    ended: dict[int, str] = {}  # the fault of each call that ended its process, by its place
 
     def told(task: str, found: Answer) -> None:
         if "rows" not in found and time.monotonic() > given.end - TICK:
             return  # its process was ended since the time is over
         place = json.loads(task)["call"]
-        line = line_of(asked[place], found, about | {"place": place})
+        if "rows" in found or place in ended:
+            write(place, found)
+        else:
+            ended[place] = found["fault"]
+
+    def write(place: int, found: Answer) -> None:
+        fault = {"fault": ended[place]} if place in ended else {}
+        line = line_of(asked[place], found | fault, about | {"place": place})
         lines.append(line)
         print(f"{place + 1}/{len(asked)} {_summary(line)}", flush=True)
         if given.out:
             with given.out.open("a") as file:
                 file.write(f"{json.dumps(line)}\n")
 
-    tasks = [json.dumps({"call": place, "prepared": mine}) for place, mine in prepared.items()]
-    seconds = given.end - LAST - time.monotonic()
-    share_out(tasks, _worker("measure", given), 1, _log(given, "measured"), seconds, told)
+    def ask(wanted: dict[int, Prepared], log: Path) -> None:
+        tasks = [json.dumps({"call": place, "prepared": mine}) for place, mine in wanted.items()]
+        seconds = given.end - LAST - time.monotonic()
+        share_out(tasks, _worker("measure", given), 1, log, seconds, told)
+
+    ask(prepared, _log(given, "measured"))
+    ask({place: _safe(prepared[place]) for place in ended}, _log(given, "again"))
+    for place in ended.keys() - {line["place"] for line in lines}:
+        write(place, {})  # there was no time to ask again
     return lines
+
+
+def _safe(prepared: Prepared) -> Prepared:
+    return {provider: found for provider, found in prepared.items() if provider in SAFE}
 
 
 def measure_each(asked: list[Compared], station: Station, end: float) -> None:
@@ -221,7 +244,7 @@ def line_of(call: Compared, found: Answer, about: Row) -> Line:
         line[figure] = {row["provider"]: row[figure] for row in rows if figure in row}
     line["plan"] = next((row["plan"] for row in rows if "plan" in row), [])
     if "fault" in found:
-        line["fault"][EVERY] = found["fault"]
+        line["fault"][TOGETHER] = found["fault"]
     return line
 
 

@@ -15,7 +15,8 @@ from tables import MINE, TITLES, shape_text, table
 from normgen.measure.arithmetic import geometric_mean
 
 Line = dict[str, Any]
-EVERY = "all"
+EVERY = "all"  # classes
+TOGETHER = "all together"  # whose the fault of a process is that measured every provider of a call
 BEHIND = (0.02, 0.10)  # by more than which normgen is slower
 
 

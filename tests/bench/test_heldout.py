@@ -20,7 +20,7 @@ import json, os, sys, time
 print("half a line", end="")
 for line in sys.stdin:
     task = json.loads(line)
-    if task["call"] == 1 and "die" in sys.argv:
+    if task["call"] == 1 and ("die" in sys.argv or "quack" in task["prepared"]):
         os._exit(3)
     if task["call"] == 2 and "slow" in sys.argv:
         time.sleep(float(sys.argv[-1]) - time.monotonic())  # until --end
@@ -97,7 +97,7 @@ def test_a_report_names_the_worst_points_and_every_fault_once(monkeypatch: Any) 
 def test_the_status_says_whether_normgen_was_right_everywhere(heldout: Any, capsys: Any) -> None:
     good = line("few", normgen=1.0, torch=1.0, wrong={"torch": "relative error 2"})
     assert heldout._finish([good]) == 0
-    assert heldout._finish([good, line("few", torch=1.0, fault={"all": "its process ended"})]) == 1
+    assert heldout._finish([good, line("few", torch=1.0, fault={"all together": "its process ended"})]) == 1
     assert heldout._finish([line("few", normgen=1.0, wrong={"normgen": "relative error 2"})]) == 1
     assert heldout._finish([]) == 1
 
@@ -107,7 +107,7 @@ def test_the_status_says_whether_normgen_was_right_everywhere(heldout: Any, caps
 
 def measured(heldout: Any, monkeypatch: Any, out: Path | None, seconds: float, *how: str) -> list[Any]:
     calls = heldout.compared(1, 4)
-    prepared = {place: {"normgen": {}, "torch": {}} for place in range(len(calls))}
+    prepared = {place: {p: {} for p in ("normgen", "torch", *how)} for place in range(len(calls))}
     monkeypatch.setattr(
         heldout, "_worker", lambda what, given: [sys.executable, "-c", SERVER, *how, str(given.end)]
     )
@@ -121,11 +121,17 @@ def test_a_call_that_ends_its_process_is_one_failed_line(
 ) -> None:
     out = tmp_path / "lines.jsonl"
     lines = measured(heldout, monkeypatch, out, 60, "die")
-    assert [each["place"] for each in lines] == [0, 1, 2, 3]
-    assert [each["us"] for each in lines[::2]] == [{"normgen": 2.0, "torch": 3.0}] * 2
-    assert lines[1]["us"] == {} and lines[1]["fault"] == {"all": "its process ended with 3"}
+    assert [each["place"] for each in lines] == [0, 2, 3, 1]
+    assert [each["us"] for each in lines[:3]] == [{"normgen": 2.0, "torch": 3.0}] * 3
+    assert lines[3]["us"] == {} and lines[3]["fault"] == {"all together": "its process ended with 3"}
     assert [json.loads(text) for text in out.read_text().splitlines()] == json.loads(json.dumps(lines))
     assert lines[0].keys() >= {"seed", "kind", "op", "direction", "dtype", "layout", "shape", "bytes"}
+
+
+def test_what_a_peer_has_ended_is_measured_again_without_it(heldout: Any, monkeypatch: Any) -> None:
+    *_, again = measured(heldout, monkeypatch, None, 60, "quack")
+    assert again["place"] == 1 and again["us"] == {"normgen": 2.0, "torch": 3.0}
+    assert again["fault"] == {"all together": "its process ended with 3"}
 
 
 def test_calls_that_the_budget_cuts_off_are_not_measured(heldout: Any, monkeypatch: Any) -> None:
