@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from normgen.cli.sizes import Setting
+    from normgen.launching.knobs import Knobs
     from normgen.launching.launch import Binding
     from normgen.launching.machine import Machine
     from normgen.package.direction import Direction
@@ -81,15 +82,13 @@ def _direction(direction: Direction, binding: Binding, device: Machine) -> Itera
 
 
 def _next(offers: tuple[Candidate, ...], tuned: bool) -> Iterator[str]:
-    """The offers that should do best beside the first, of those that compute rows in another way."""
+    """The offers that should do best beside the first, one of those that give a row the same bits."""
     first, *rest = offers
-    ways = {first.bits}
-    distinct = []
-    for each in rest:
-        if each.bits not in ways:
-            ways.add(each.bits)
-            distinct.append(each)
-    for each in sorted(distinct, key=lambda each: each.cost.microseconds)[:NEXT]:
+    distinct: dict[Knobs, Candidate] = {}
+    for each in sorted(rest, key=lambda each: each.cost.microseconds):
+        if each.bits != first.bits:
+            distinct.setdefault(each.bits, each)
+    for each in [*distinct.values()][:NEXT]:
         yield f"    next {each.text}: {_beside(each.cost.microseconds, first.cost.microseconds)}"
     beside = "" if tuned else "; `normgen tune` measures them"
     if len(offers) > 1:

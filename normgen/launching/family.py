@@ -12,24 +12,15 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from normgen.launching.call import Call
+from normgen.launching.knobs import Knobs, bits_of
 from normgen.launching.launch import Launch
 from normgen.launching.machine import USUAL_MACHINE
+from normgen.launching.support import SUPPORTED, Support
 
 K = TypeVar("K", contravariant=True)  # the record of a kernel
 S = TypeVar("S")  # a schedule: a frozen dataclass with knobs (see `knobs`)
 
 Lines = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Whether a kernel can run in a call, and where not, why."""
-
-    ok: bool
-    reason: str = ""
-
-
-SUPPORTED = Support(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +82,11 @@ class LaunchFamily(Protocol[K, S]):
     def cost(self, kernel: K, call: Call, schedule: S) -> Cost:
         """What its launches move, and how fast."""
         ...
+
+    def bits(self, schedule: S) -> Knobs:
+        """What of a schedule decides the bits of results that each row, column or image has of its own: where
+        schedules agree in it, they are the same in any call. Sums over rows may differ."""
+        return bits_of(schedule)
 
     def lower(self, kernel: K, call: Call, schedule: S) -> Lowered:
         """Its launches, in order, with their texts."""

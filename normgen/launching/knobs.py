@@ -11,7 +11,7 @@ from dataclasses import MISSING, field, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
-from normgen.launching.family import Support
+from normgen.launching.support import Support
 
 Knob = int | str | bool
 Knobs = tuple[tuple[str, Knob], ...]

@@ -1,12 +1,12 @@
 """Which schedules are fastest for one direction of a norm at given sizes: measured, and checked to be right.
 
-The search goes by the model where that knows something, and by the clock where it does not. Strategies that
-it expects to take more than twice the time of the best are left out, and so are those that measure 25 %
-slower before anything is changed. Of the rest one kernel after another is tried with the offers of its
-family, in the order of their expected times, the other kernels staying as they are; the best of them then
-with other stages, blocks or lanes. Before an offer becomes the best, all results of the pass must agree with
-those of the default. What is left is timed against the default in turns, and has to be faster by more than
-two runs of one binary differ.
+The search goes by the model where that knows something, and by the clock where it does not. Strategies
+that it expects to take more than twice the time of the best are left out, and so are those that measure
+25 % slower before anything is changed. Of the rest one kernel after another is tried with the offers of
+its family, the other kernels staying as they are: first one of each form for each way to add up a row,
+then others by their expected time, then more that give a row the bits of the best. Before an offer
+becomes the best, all results of the pass must agree with those of the default. What is left is timed
+against the default in turns, and has to be faster by more than two runs of one binary differ.
 """
 
 from __future__ import annotations
@@ -101,6 +101,24 @@ class _Try:
     place: int  # of the kernel's launch in the plan
 
 
+def _expected(offer: Candidate) -> float:
+    """Microseconds that it should take."""
+    return offer.cost.microseconds
+
+
+def _worth(offers: Iterable[Candidate]) -> list[Candidate]:
+    """Those that should not take much longer than the fastest: first the fastest of each form for each way to
+    add up a row."""
+    in_order, ways = sorted(offers, key=_expected), set[object]()
+    firsts, others = list[Candidate](), list[Candidate]()
+    for each in in_order:
+        if _expected(each) <= FACTOR * _expected(in_order[0]):
+            way = each.bits, dict(each.knobs).get("form")
+            (others if way in ways else firsts).append(each)
+            ways.add(way)
+    return [*firsts, *others]
+
+
 class _Search:
     """The search in one direction of a norm."""
 
@@ -163,20 +181,15 @@ class _Search:
     # -------------------------------------------------------------------------------------------- kernels
 
     def _kernel(self, best: _Best, offers: tuple[Candidate, ...]) -> None:
-        """Try a kernel's offers: first one for each way to compute a row, then others of the best way."""
+        """Try a kernel's offers: those that are worth it, then others that give rows the bits of the best."""
         usual = offers[0]
-        ways: dict[Knobs, Candidate] = {}
-        for each in offers:
-            ways.setdefault(each.bits, each)
-        least = min(each.cost.microseconds for each in ways.values())
-        likely = [
-            each for each in ways.values() if each.cost.microseconds <= FACTOR * least and each is not usual
-        ]
-        self._try_all(best, usual, sorted(likely, key=lambda each: each.cost.microseconds))
+        firsts = [each for each in _worth(offers) if each is not usual][: self.limits.top]
+        self._try_all(best, usual, firsts)
         taken = best.schedules.get(usual.kernel.name, usual.knobs)
-        way = next(each.bits for each in offers if each.knobs == taken)
-        alike = [each for each in offers if each.bits == way and each.knobs != taken]
-        self._try_all(best, usual, [each for each in alike if each is not usual])
+        bits = next(each.bits for each in offers if each.knobs == taken)
+        tried = {usual.knobs, *(each.knobs for each in firsts)}
+        others = [each for each in offers if each.bits == bits and each.knobs not in tried]
+        self._try_all(best, usual, sorted(others, key=_expected))
 
     def _try_all(self, best: _Best, usual: Candidate, offers: list[Candidate]) -> None:
         """Time offers of one kernel, the rest of the strategy being at its best, and keep the fastest that is

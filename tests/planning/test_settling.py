@@ -17,10 +17,10 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.columns.launch.schedule import ColumnSchedule
 from normgen.families.rows.launch.schedule import RowSchedule
-from normgen.launching.family import Support
 from normgen.launching.knobs import knobs_of, schedule_of
 from normgen.launching.launch import Binding
 from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.launching.support import Support
 from normgen.measure.norms import contiguous_binding, direction_of
 from normgen.package.direction import directions
 from normgen.package.records import PassRecord

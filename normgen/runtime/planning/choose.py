@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from normgen.launching.call import Call
-from normgen.launching.family import Cost, Lines, Lowered, Support
-from normgen.launching.knobs import Knobs, bits_of, knobs_of, schedule_of
+from normgen.launching.family import Cost, Lines, Lowered
+from normgen.launching.knobs import Knobs, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
+from normgen.launching.support import Support
 from normgen.locks import cached_property
 from normgen.package.kernels import Kernel
 from normgen.package.records import PassRecord, Strategy
@@ -63,8 +64,8 @@ class Candidate:
 
     @property
     def bits(self) -> Knobs:
-        """The knobs that decide the bits of a row's results."""
-        return bits_of(self.schedule)
+        """What of the schedule decides the bits of a row's results."""
+        return family_of(self.kernel).bits(self.schedule)
 
 
 @dataclass(frozen=True, slots=True)

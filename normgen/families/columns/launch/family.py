@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
-from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape, next_tile
+from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, ColumnShape, next_tile
 from normgen.families.columns.launch.space import Along, across, along, describe, merit_along, settle
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected, Support
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
 from normgen.launching.knobs import distinct
+from normgen.launching.support import Support
 from normgen.package.kernels import ColumnsRecord
 from normgen.package.operands import OperandRecord
 
@@ -36,7 +37,7 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         return distinct(s for _, way in along_of(kernel, call)[0] for s in across(way, shape))
 
     def settle(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> ColumnSchedule | Support:
-        if all(form.form != schedule.form for form in kernel.forms):
+        if schedule.form not in FORMS or all(form.form != schedule.form for form in kernel.forms):
             return Support(False, f"{kernel.name} has no form {schedule.form}")
         return settle(schedule, shape_of(kernel, call))
 

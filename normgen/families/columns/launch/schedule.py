@@ -65,13 +65,13 @@ class ColumnSchedule:
     """One way to run a kernel."""
 
     form: str = knob()
-    vector: int = knob(values=VECTORS)  # adjacent columns per thread
+    vector: int = knob(bits=False, values=VECTORS)  # adjacent columns per thread
     team: int = knob(values=TEAMS)  # threads along each column
     items: int = knob()  # elements of a column per thread
     registers: int = estimate(0)  # per thread
     lanes: int = knob(0, bits=False, values=LANES)  # threads across the columns
     blocks: int = knob(0, bits=False)  # resident per multiprocessor
-    ahead: bool = False  # the next tile is on its way into shared memory while one is reduced
+    ahead: bool = knob(False, bits=False)  # the next tile comes into shared memory while one is reduced
     efficiency: float = estimate(0.0)  # fraction of the memory's speed
     reason: str = estimate("")
 

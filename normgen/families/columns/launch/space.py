@@ -29,8 +29,9 @@ from normgen.families.columns.launch.schedule import (
     multipass_registers,
     registers_of,
 )
-from normgen.launching.family import Rejected, Support
+from normgen.launching.family import Rejected
 from normgen.launching.knobs import settled
+from normgen.launching.support import Support
 
 _REGISTERS = 168  # per thread; beyond, too few threads are left to hide anything
 _IN_FLIGHT = 40e3  # bytes on their way that keep one multiprocessor's share of the memory busy

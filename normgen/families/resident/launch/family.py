@@ -21,9 +21,10 @@ from normgen.launching.accumulating import (
     words_of,
 )
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Support
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
+from normgen.launching.support import SUPPORTED, Support
 from normgen.package.kernels import ResidentRecord
 
 _SPEED = 4.1e6  # bytes per microsecond

@@ -44,7 +44,7 @@ class Residence:
     teams: int = knob(values=_SOME)  # rows of a block side by side
     depth: int = knob(values=range(1, MOST_DEPTH + 1))  # rows of each thread group, which it keeps
     places: int = knob(bits=False)  # of them, in shared memory
-    again: int = knob()  # of them, read twice instead
+    again: int = knob(bits=False)  # of them, read twice instead
     members: int = knob(values=range(1, MOST_MEMBERS + 1))  # blocks of a segment
     blocks: int = knob(bits=False, values=range(1, 33))  # that find place on a multiprocessor
     shared: int = knob(bits=False)  # bytes of a block's shared memory
@@ -148,10 +148,13 @@ def unfit(segment: Segment, r: Residence, device: Machine) -> str:
         return f"vectors of {r.vector} elements, and {segment.vector} are aligned"
     if r.threads > TEAM_THREADS or r.threads % WARP:
         return f"blocks of {r.threads} threads"
-    if r.items != -(-vectors // r.team) or r.team > -(-vectors // WARP) * WARP:
-        return f"{r.team} threads do not share {vectors} vectors, {r.items} each"
-    if r.members < 2 or r.members != -(-segment.rows // (r.teams * r.depth)):
-        return f"{r.members} blocks of {r.teams * r.depth} rows do not share {segment.rows}"
+    if r.team > -(-vectors // WARP) * WARP:
+        return f"{r.team} threads for {vectors} vectors"
+    if r.items != (items := -(-vectors // r.team)):
+        return f"items is {r.items}, and {items} fits"
+    members = -(-segment.rows // (r.teams * r.depth))
+    if r.members != members or members < 2:
+        return f"members is {r.members}, and {max(2, members)} fits"
     return _no_place(segment, r, device)
 
 
@@ -165,7 +168,7 @@ def _no_place(segment: Segment, r: Residence, device: Machine) -> str:
     if r.again and not (r.places and r.blocks == 1):
         return "rows are read twice although there is place for them"
     if r.shared != (needed := segment.shared(r.team, r.teams, r.items, r.places)):
-        return f"{r.shared} bytes of shared memory, and {needed} are needed"
+        return f"shared is {r.shared}, and {needed} fits"
     if needed > device.shared_per_block - STATIC_SHARED or r.blocks > device.blocks(needed + STATIC_SHARED):
         return f"{r.blocks} blocks have no {needed} bytes of shared memory each"
     share = 1 if segment.bands or r.again else SHARE

@@ -40,8 +40,9 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.sums import narrow_pipelines, sums
 from normgen.launching.call import Call, once
-from normgen.launching.family import Rejected, Support
+from normgen.launching.family import Rejected
 from normgen.launching.machine import Machine
+from normgen.launching.support import Support
 from normgen.package.kernels import RowsRecord
 
 STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared memory is not enough

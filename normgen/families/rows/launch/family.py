@@ -19,8 +19,10 @@ from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import describe_fully, merit_of, space
 from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name, published_name, words_name
 from normgen.launching.call import WORD, Call
-from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Rejected, Support
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
+from normgen.launching.knobs import Knobs, bits_of
 from normgen.launching.launch import Launch
+from normgen.launching.support import SUPPORTED, Support
 from normgen.package.kernels import RowsRecord
 from normgen.package.operands import OperandRecord
 
@@ -63,6 +65,10 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
 
     def settle(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> RowSchedule | Support:
         return settle(kernel, call, schedule)
+
+    def bits(self, schedule: RowSchedule) -> Knobs:
+        known = dict(bits_of(schedule))
+        return tuple((known | {"form": form_of(schedule).order}).items())
 
     def cost(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Cost:
         rows, shape = RowBlocks(kernel, schedule, call), shape_of(kernel, call)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.call import WORD
 from normgen.launching.facts import STATIC_SHARED, touched
-from normgen.launching.family import Support
 from normgen.launching.machine import Machine
+from normgen.launching.support import Support
 
 MAX_BLOCKS = 16  # per multiprocessor
 BATCH_BLOCKS, MULTIPASS_BLOCKS = 32, 2  # where nothing is exchanged; where rows stream

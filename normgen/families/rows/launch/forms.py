@@ -31,8 +31,8 @@ from normgen.families.rows.launch.registers import (
     of_row_tile,
 )
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
-from normgen.launching.family import Support
 from normgen.launching.machine import QUARTERS, WARP, Machine
+from normgen.launching.support import Support
 
 # What a multiprocessor must have in hand to keep the memory busy. One-shot: bytes of rows, or a full house of
 # threads (by registers as they are estimated, which is too many for short rows). Pipelines: bytes of rows,
@@ -53,6 +53,9 @@ class Form:
     # Whether it is for such rows, where its kernel has it; and the knobs that it has beside those of all.
     able: Callable[[RowShape], bool] = lambda shape: True
     knobs: frozenset[str] = frozenset()
+    # How the elements of a row are added up: forms with the same word give a row the same bits, where they
+    # divide it alike.
+    order: str = "held"
     # Loads of each operand that a thread has on their way.
     deep: Callable[[RowSchedule], int] = lambda s: s.items
     # Bytes in flight per multiprocessor, over the bytes that keep the memory busy.
@@ -176,6 +179,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             fit=fit_cooperative,
             able=lambda shape: shape.cooperates and shape.rewalked > 0 and shape.whole_words,
             knobs=frozenset({"members", "places"}),
+            order="cooperative",
             slots=lambda s: s.places,
             in_registers=True,
         ),
@@ -187,6 +191,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             fit=fit_batch,
             able=lambda shape: shape.splits,
             knobs=frozenset({"batch", "walks"}),
+            order="none",
             deep=lambda s: s.items * s.batch,
             at_once=True,
             far=True,
@@ -221,6 +226,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             registers=lambda s, shape, device: MULTIPASS_REGISTERS,
             fit=fit_multipass,
             knobs=frozenset({"staged"}),
+            order="running",
             deep=lambda s: 4,
             slots=lambda s: s.items,
             streams=True,
@@ -230,6 +236,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             reason="the row is long and nothing in it is exchanged; blocks share it",
             registers=lambda s, shape, device: MULTIPASS_REGISTERS,
             fit=fit_split,
+            order="none",
             batch=lambda s: s.items,
             at_once=True,
             shares_rows=True,

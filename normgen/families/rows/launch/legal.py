@@ -23,9 +23,9 @@ from normgen.families.rows.launch.registers import held_bytes
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
-from normgen.launching.family import Support
 from normgen.launching.knobs import settled
 from normgen.launching.machine import WARP, Machine
+from normgen.launching.support import Support
 from normgen.package.kernels import RowsRecord
 
 REGISTERS_PER_THREAD = 255
@@ -34,7 +34,7 @@ STATIC_MOST = 49152  # bytes of shared memory that a kernel may declare
 
 def settle(kernel: RowsRecord, call: Call, s: RowSchedule) -> RowSchedule | Support:
     """The schedule with its registers, or why the kernel cannot run so in this call."""
-    if all(form.form != s.form for form in kernel.forms):
+    if s.form not in FORMS or all(form.form != s.form for form in kernel.forms):
         return refused(f"{kernel.name} has no form {s.form}")
     if kernel.selective and not all(map(call.contiguous, call.read(kernel.reads))):
         return refused("its rows do not lie side by side")

@@ -104,7 +104,7 @@ class RowSchedule:
     form: str = knob()  # a key of `forms.FORMS`
     vector: int = knob(values=VECTORS)  # elements of an access
     team: int = knob()  # threads of a thread group
-    teams: int = knob()  # thread groups of a block
+    teams: int = knob(bits=False)  # thread groups of a block
     items: int = knob()  # vectors of a row per thread
     blocks: int = knob(0, bits=False)  # per multiprocessor; 0 until it is fitted
     # rows in a block's pipeline; 0 without one, or until it is fitted
@@ -116,8 +116,9 @@ class RowSchedule:
     bulk: bool = knob(False, bits=False)  # a block's slice of a row arrives as one bulk copy
     places: int = knob(0, bits=False)  # per thread: vectors in a pipeline of vectors, or in shared memory
     realigned: bool = knob(False)  # rows are misaligned: vectors are cut out of the words around them
-    batch: int = knob(1, values=range(1, MOST_BATCH + 1))  # rows that a thread group has under way together
-    walks: bool = knob(False)  # blocks go on to further rows even where nothing is accumulated
+    # rows that a thread group has under way together
+    batch: int = knob(1, bits=False, values=range(1, MOST_BATCH + 1))
+    walks: bool = knob(False, bits=False)  # blocks go on to further rows even where nothing is accumulated
     members: int = knob(1)  # blocks that share a row and exchange through memory
     few: bool = estimate(False)  # for few rows: more of them have another schedule
     paired: bool = estimate(False)  # one of two such

@@ -23,9 +23,9 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
-from normgen.launching.family import Support
 from normgen.launching.knobs import distinct
 from normgen.launching.machine import WARP, Machine
+from normgen.launching.support import Support
 from normgen.package.kernels import RowsRecord
 
 _MOST_ELEMENTS = 64  # of a row, in one thread

@@ -16,9 +16,10 @@ from types import MappingProxyType
 from normgen.counting import counted
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
 from normgen.launching.facts import VECTORS, power_of_two
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Support
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct, knob, settled
 from normgen.launching.machine import WARP
+from normgen.launching.support import Support
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
 
@@ -35,12 +36,12 @@ _WIDTH_EFFICIENCY = {16: 0.9, 8: 0.8, 4: 0.6, 2: 0.4, 1: 0.25}
 class Tiling:
     """How the matrices are cut."""
 
-    rows: int = knob(values=_SIZES)  # elements of a tile
-    columns: int = knob(values=(1, 2, 4, 8, *_SIZES))  # elements of a tile
-    vector: int = knob(values=VECTORS)  # columns of a thread's vector
-    shared: int = knob()  # bytes of shared memory per block
-    blocks: int = knob()  # per multiprocessor that registers are to be there for
-    backwards: bool = True  # the last tile comes first
+    rows: int = knob(bits=False, values=_SIZES)  # elements of a tile
+    columns: int = knob(bits=False, values=(1, 2, 4, 8, *_SIZES))  # elements of a tile
+    vector: int = knob(bits=False, values=VECTORS)  # columns of a thread's vector
+    shared: int = knob(bits=False)  # bytes of shared memory per block
+    blocks: int = knob(bits=False)  # per multiprocessor that registers are to be there for
+    backwards: bool = knob(True, bits=False)  # the last tile comes first
 
     @property
     def patches(self) -> int:

@@ -11,8 +11,9 @@ from normgen.families.windows.launch.pixels import PART
 from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest
 from normgen.families.windows.launch.space import FORMS, choose, cost_of, settle, space
 from normgen.launching.call import INT_LIMIT, WORD, Call
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Support
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
+from normgen.launching.support import Support
 from normgen.package.kernels import WindowsRecord
 
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}

@@ -22,23 +22,24 @@ class WindowSchedule:
     """How one kernel runs. A form leaves what it does not have as it is here."""
 
     form: str = knob()
-    vector: int = knob(values=VECTORS)  # elements per access
-    threads: int = knob(values=range(WARP, 1025, WARP))  # per block
+    vector: int = knob(bits=False, values=VECTORS)  # elements per access
+    threads: int = knob(bits=False, values=range(WARP, 1025, WARP))  # per block
     reason: str = estimate("")
-    halo: int = 0  # neighbours on either side that are read with the elements of a thread
-    lanes: int = 1  # threads side by side along an image, or pixels of its plane
-    drift: int = knob(0, values=range(-8, 9))  # elements that neighbours lie further along at each step
-    team: int = 1  # lanes of a warp that exchange neighbours
-    ghosts: int = 0  # lanes at either end of a thread group that have no results of their own
-    slots: int = 1  # steps of a march that are under way, unrolled
-    ahead: int = 0  # steps that operands are fetched ahead
-    shared: int = 0  # bytes of shared memory per block
-    blocks: int = 1  # resident per multiprocessor
-    steps: int = 1  # of an image: lanes * vector elements each, or a channel of every pixel
+    halo: int = knob(0, bits=False)  # neighbours on either side that are read with the elements of a thread
+    lanes: int = knob(1, bits=False)  # threads side by side along an image, or pixels of its plane
+    # elements that neighbours lie further along at each step of a march
+    drift: int = knob(0, bits=False, values=range(-8, 9))
+    team: int = knob(1, bits=False)  # lanes of a warp that exchange neighbours
+    ghosts: int = knob(0, bits=False)  # lanes at either end of a thread group without results
+    slots: int = knob(1, bits=False)  # steps of a march that are under way, unrolled
+    ahead: int = knob(0, bits=False)  # steps that operands are fetched ahead
+    shared: int = knob(0, bits=False)  # bytes of shared memory per block
+    blocks: int = knob(1, bits=False)  # resident per multiprocessor
+    steps: int = knob(1, bits=False)  # of an image: lanes * vector elements each, or a channel of every pixel
     ranges: int = knob(1, bits=False)  # that share the steps of an image
     length: int = knob(1, bits=False)  # steps per range
     registers: int = estimate(0)  # per thread
-    chunk: int = 1  # channels that a thread asks for at a time
+    chunk: int = knob(1, bits=False)  # channels that a thread asks for at a time
 
 
 # ------------------------------------------------------------------------------------------------ operands

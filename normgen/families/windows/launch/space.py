@@ -18,8 +18,8 @@ from normgen.families.windows.launch.schedule import (
 )
 from normgen.launching.call import Call, once
 from normgen.launching.facts import power_of_two
-from normgen.launching.family import Support
 from normgen.launching.knobs import settled
+from normgen.launching.support import Support
 from normgen.package.kernels import WindowsRecord
 
 _THREADS = 256
@@ -70,7 +70,7 @@ def space(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
 def settle(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedule | Support:
     """A schedule with what is estimated of it, or why none of a kernel in a call is so. Ranges may be as many
     as there are steps."""
-    if all(s.form != each.form for each in record.forms):
+    if s.form not in FORMS or all(s.form != each.form for each in record.forms):
         return Support(False, f"{record.name} has no form {s.form}")
     form = FORMS[s.form]
     if form.whole and not _in_one_piece(record, call):

@@ -1,0 +1,16 @@
+"""Whether something can run, and where not, why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a kernel can run in a call, and where not, why."""
+
+    ok: bool
+    reason: str = ""
+
+
+SUPPORTED = Support(True)
