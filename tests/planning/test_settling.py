@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from normgen.runtime.planning.choose import (
 )
 from normgen.runtime.planning.registry import family_of
 from tests.channel_specs import channel_specs
+from tests.planning.changing import changed, settled
 from tests.planning.judged import DEVICES
 from tests.strategies import well_typed_specs
 
@@ -133,6 +135,24 @@ def test_what_is_offered_for_drawn_calls_settles_to_itself() -> None:
         binding = contiguous_binding(direction, dict(call.sizes), call.dtype)
         for offer in offers_of(direction.record, binding, MACHINES[place % len(MACHINES)]):
             settles(offer)
+
+
+def test_any_knobs_are_refused_with_a_reason_or_have_launches() -> None:
+    """Nothing that a file may hold makes a family fail."""
+    for place, call in enumerate(draw(9, 10)):
+        direction = direction_of(normgen.load(call.norm, **dict(call.attrs)).package, call.direction)
+        binding = contiguous_binding(direction, dict(call.sizes), call.dtype)
+        random, legal = Random(place), 0
+        offers = list(offers_of(direction.record, binding, MACHINES[place % len(MACHINES)]))
+        for _ in range(300):
+            offer = random.choice(offers)
+            found = settled(offer, changed(random, offer))
+            if isinstance(found, Support):
+                assert found.reason
+            else:
+                legal += 1
+                assert replace(offer, schedule=found).lowered.launches
+        assert legal > 10
 
 
 # ------------------------------------------------------------------------------------------------ no search

@@ -107,7 +107,7 @@ def _unlike(s: RowSchedule, shape: RowShape) -> str:
         return "what a cluster exchanges ahead comes by bulk copies, which are read again"
     if s.bulk and not (s.cluster > 1 and shape.whole_words):
         return "bulk copies are for slices of rows that are whole words"
-    if s.places and form.pipelined and (s.bulk or not s.reload):
+    if s.places and form.pipelined and (s.bulk or not s.reload or not shape.refills):
         return "vectors that are replaced one by one are read again, and come one by one"
     return ""
 
@@ -119,6 +119,8 @@ def _undivided(s: RowSchedule, shape: RowShape) -> str:
         return "a row has no such part"
     if s.threads % WARP or not s.threads:
         return f"blocks of {counted(s.threads, 'thread')} are no whole warps"
+    if s.places >= s.items and not form.pipelined:
+        return f"{counted(s.places, 'vector')} in shared memory leave none for registers"
     if several > 1 and s.teams > 1:
         return "blocks that share a row have one each"
     if s.team > WARP and s.team // several % WARP and not _any_team(s, shape):
