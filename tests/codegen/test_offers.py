@@ -155,7 +155,7 @@ def test_knobs_are_what_a_schedule_decides() -> None:
     assert knobs["form"] == "registers" and not {"reason", "registers"} & knobs.keys()
     noted = replace(first.schedule, few=True, registers=999)
     assert knobs_of(noted) == first.knobs
-    assert not {"stages", "blocks"} & dict(first.core).keys() and set(first.core) < set(first.knobs)
+    assert not {"stages", "blocks"} & dict(first.bits).keys() and dict(first.bits).keys() < knobs.keys()
 
 
 def test_stages_and_blocks_that_are_asked_for_are_kept() -> None:
@@ -164,7 +164,7 @@ def test_stages_and_blocks_that_are_asked_for_are_kept() -> None:
     assert backward is not None
     binding = contiguous_binding(backward, {"...": 4096, "D": 4096}, "bf16")
     (offers,) = candidates(backward.record.strategies[0], binding, USUAL_MACHINE)
-    core = offers[0].core
-    alike = [dict(each.knobs) for each in offers if each.core == core]
+    bits = offers[0].bits
+    alike = [dict(each.knobs) for each in offers if each.bits == bits]
     assert {2, 3, 4} <= {knobs["stages"] for knobs in alike}
     assert {1, 2} <= {knobs["blocks"] for knobs in alike}
