@@ -7,10 +7,11 @@
 # LAUNCHERS   the launchers whose tests may not be skipped; without pycuda among them, PyCUDA is not built
 # GPU_PYTHON    an interpreter that has PyTorch and pytest, for `make test-gpu` (default: that of .venv)
 # GPU_ARGS      further arguments of it: GPU_ARGS="--groups 'graphs queues' -- -k batchnorm"
-# SEED          what the random cases of `make test-gpu` and `make heldout` are drawn from (default: 0)
+# SEED          what the random cases of `make test-gpu`, `make heldout` and `make measure` are drawn from (default: 0)
 # BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv)
 # BENCH_OUT     the folder of the results (default: bench/results/h100)
 # BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm --dtypes bf16 --budget 300 --missing
+# SECONDS       how long `make measure` may take (default: 300)
 # COUNT         how many calls `make heldout` draws, from SEED (default: 84)
 # HELDOUT_ARGS  further arguments of bench/heldout.py: --out heldout.jsonl --budget 300
 
@@ -21,6 +22,7 @@ PYTEST_ARGS ?=
 WORKERS ?= auto
 LAUNCHERS ?= pycuda cuda-bindings
 SEED ?= 0
+SECONDS ?= 300
 COUNT ?= 84
 BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
@@ -30,7 +32,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench heldout wheel release clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench heldout measure fit wheel release clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -128,6 +130,13 @@ bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and
 
 heldout: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## calls drawn at random beside every peer: make heldout SEED=7 COUNT=84
 	$(BENCH) bench/heldout.py --seed $(SEED) --count $(COUNT) $(HELDOUT_ARGS)
+
+measure: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## times of schedules drawn at random: make measure SEED=7 SECONDS=300
+	$(BENCH) -m bench.measure --seed $(SEED) --seconds $(SECONDS) --out bench/timings/$(SEED).jsonl
+
+fit: $(VENV)/.installed-dev ## the model of time from bench/timings, and how well it chooses what it has not seen
+	PYTHONPATH=. $(BIN)/python -m bench.fit bench/timings/*.gz
+	PYTHONPATH=. $(BIN)/python -m bench.regret --folds 4 bench/timings/*.gz
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build

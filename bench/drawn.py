@@ -69,35 +69,35 @@ _IMAGE_NORMS: tuple[tuple[str, Mapping[str, int | bool]], ...] = (
 )
 
 
-def _between(random: Random, least: float, most: float) -> int:
+def between(random: Random, least: float, most: float) -> int:
     """A length, of which every order of magnitude is as likely."""
     return int(exp(random.uniform(log(least), log(most))))
 
 
 def _many(random: Random, width: int) -> Sizes:
-    rows = _between(random, *_ROWS_ELEMENTS) // width
+    rows = between(random, *_ROWS_ELEMENTS) // width
     return {"...": max(1, min(_MOST_ROWS, rows)), "D": width}
 
 
 def _multiples(random: Random) -> Sizes:
-    return _many(random, _between(random, 64, 60_000) // 8 * 8)
+    return _many(random, between(random, 64, 60_000) // 8 * 8)
 
 
 def _others(random: Random) -> Sizes:
-    width = _between(random, 65, 50_000)
+    width = between(random, 65, 50_000)
     return _many(random, width if width % 8 else width + random.randrange(1, 8))
 
 
 def _few(random: Random) -> Sizes:
-    return {"...": _between(random, 1, 1025), "D": _between(random, 64, 130_000) // 8 * 8}
+    return {"...": between(random, 1, 1025), "D": between(random, 64, 130_000) // 8 * 8}
 
 
 def _long(random: Random) -> Sizes:
-    return {"...": _between(random, 1, 121), "D": _between(random, 100_000, 1_000_000)}
+    return {"...": between(random, 1, 121), "D": between(random, 100_000, 1_000_000)}
 
 
 def _images(random: Random) -> Sizes:
-    channels, pixels = _between(random, 32, 1025) // 8 * 8, _between(random, 49, 20_000)
+    channels, pixels = between(random, 32, 1025) // 8 * 8, between(random, 49, 20_000)
     return {"B": max(1, min(256, _IMAGE_ELEMENTS // (channels * pixels))), "C": channels, "...": pixels}
 
 

@@ -7,7 +7,7 @@ those who tune, or want to know what was passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from normgen.launching.call import Call
 from normgen.launching.knobs import Knobs, bits_of
 from normgen.launching.launch import Launch
 from normgen.launching.machine import USUAL_MACHINE
+from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 
 K = TypeVar("K", contravariant=True)  # the record of a kernel
@@ -78,6 +79,11 @@ class LaunchFamily(Protocol[K, S]):
         knobs may be anything that `schedule_of` lets pass; what settles gives right results. Schedules of the
         space settle to themselves."""
         ...
+
+    def quantities(self, kernel: K, call: Call, schedules: Sequence[S]) -> Mapping[str, Array] | None:
+        """What is known of schedules before anything runs, an array a quantity (see `launching.model`); None
+        where a family has no such."""
+        return None
 
     def cost(self, kernel: K, call: Call, schedule: S) -> Cost:
         """What its launches move, and how fast."""

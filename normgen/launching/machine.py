@@ -156,6 +156,13 @@ USUAL_MACHINE = machine_of("sm_90", "NVIDIA H200", 132, 60 << 20)
 # cache holds few. Kernels run one after the other, and are checked as if they started early.
 HOST_MACHINE = replace(machine_of(_HOST, "host", 3, 4096), programmatic=True)
 
+# By a word of what drivers call them.
+_NAMED: Mapping[str, Machine] = MappingProxyType(
+    {"H100": machine_of("sm_90", "NVIDIA H100", 132, 50 << 20), "H200": USUAL_MACHINE}
+)
+# Bytes per microsecond, from and to memory.
+_BANDWIDTHS: Mapping[str, float] = MappingProxyType({"H100": 2.9e6, "H200": 4.1e6})
+
 _USUAL: Mapping[str, Machine] = MappingProxyType(
     {
         "sm_80": machine_of("sm_80", "NVIDIA A100", 108, 40 << 20),
@@ -163,6 +170,16 @@ _USUAL: Mapping[str, Machine] = MappingProxyType(
         "sm_100": machine_of("sm_100", "NVIDIA B200", 148, 126 << 20),
     }
 )
+
+
+def bandwidth_of(device: Machine) -> float:
+    """Bytes per microsecond, from and to memory: of a device that is not known what it says itself."""
+    return next((each for word, each in _BANDWIDTHS.items() if word in device.name), device.bandwidth)
+
+
+def machine_named(name: str) -> Machine:
+    """A device by what its driver calls it, as far as it is known here."""
+    return replace(next(each for word, each in _NAMED.items() if word in name), name=name)
 
 
 def usual_machine(arch: str) -> Machine:

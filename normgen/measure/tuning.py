@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +35,7 @@ from normgen.runtime.planning.choose import (
     alternatives,
     candidates,
     choose_strategy,
+    predicted,
 )
 from normgen.runtime.planning.choose import chosen as planned_choice
 from normgen.runtime.planning.store import Tuned, Workload
@@ -101,18 +102,18 @@ class _Try:
     place: int  # of the kernel's launch in the plan
 
 
-def _expected(offer: Candidate) -> float:
-    """Microseconds that it should take."""
-    return offer.cost.microseconds
+def _in_order(offers: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
+    """The offers of a kernel with the time that each is predicted to take, the fastest first."""
+    return sorted(zip(predicted(offers), offers, strict=True), key=lambda pair: pair[0])
 
 
-def _worth(offers: Iterable[Candidate]) -> list[Candidate]:
+def _worth(offers: Sequence[Candidate]) -> list[Candidate]:
     """Those that should not take much longer than the fastest: first the fastest of each form for each way to
     add up a row."""
-    in_order, ways = sorted(offers, key=_expected), set[object]()
+    in_order, ways = _in_order(offers), set[object]()
     firsts, others = list[Candidate](), list[Candidate]()
-    for each in in_order:
-        if _expected(each) <= FACTOR * _expected(in_order[0]):
+    for us, each in in_order:
+        if us <= FACTOR * in_order[0][0]:
             way = each.bits, dict(each.knobs).get("form")
             (others if way in ways else firsts).append(each)
             ways.add(way)
@@ -188,8 +189,8 @@ class _Search:
         taken = best.schedules.get(usual.kernel.name, usual.knobs)
         bits = next(each.bits for each in offers if each.knobs == taken)
         tried = {usual.knobs, *(each.knobs for each in firsts)}
-        others = [each for each in offers if each.bits == bits and each.knobs not in tried]
-        self._try_all(best, usual, sorted(others, key=_expected))
+        others = [each for _, each in _in_order(offers) if each.bits == bits and each.knobs not in tried]
+        self._try_all(best, usual, others)
 
     def _try_all(self, best: _Best, usual: Candidate, offers: list[Candidate]) -> None:
         """Time offers of one kernel, the rest of the strategy being at its best, and keep the fastest that is

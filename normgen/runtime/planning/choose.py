@@ -3,7 +3,7 @@ family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from normgen.launching.family import Cost, Lines, Lowered
 from normgen.launching.knobs import Knobs, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
+from normgen.launching.model import microseconds
 from normgen.launching.support import Support
 from normgen.locks import cached_property
 from normgen.package.kernels import Kernel
@@ -114,7 +115,7 @@ def alternatives(
     record: PassRecord, binding: Binding, device: Machine, only: str | None = None
 ) -> tuple[Alternative, ...]:
     """Every strategy of a pass that fits a call; or, where there is one, that of a given name."""
-    every = (_Running(strategy, binding, device) for strategy in record.strategies)
+    every = (Running(strategy, binding, device) for strategy in record.strategies)
     found = [running for running in every if not running.misfit]
     named = [running for running in found if running.strategy.name == only]
     return tuple(running.alternative({}) for running in named or found)
@@ -122,7 +123,7 @@ def alternatives(
 
 def misfit(strategy: Strategy, binding: Binding, device: Machine) -> str:
     """Why a strategy does not fit a call; nothing where it does."""
-    return _Running(strategy, binding, device).misfit
+    return Running(strategy, binding, device).misfit
 
 
 def chosen(record: PassRecord, binding: Binding, device: Machine, choice: Choice) -> Alternative | None:
@@ -130,7 +131,7 @@ def chosen(record: PassRecord, binding: Binding, device: Machine, choice: Choice
     strategy = next((each for each in record.strategies if each.name == choice.strategy), None)
     if strategy is None:
         return None
-    running = _Running(strategy, binding, device)
+    running = Running(strategy, binding, device)
     kernels = {kernel.name: kernel for kernel in running.kernels}
     if not choice.schedules.keys() <= kernels.keys():
         return None
@@ -142,14 +143,24 @@ def chosen(record: PassRecord, binding: Binding, device: Machine, choice: Choice
 
 def candidates(strategy: Strategy, binding: Binding, device: Machine) -> tuple[tuple[Candidate, ...], ...]:
     """For each kernel that a strategy would run in a call every schedule of its family, in its order."""
-    running = _Running(strategy, binding, device)
+    running = Running(strategy, binding, device)
     return tuple(
         tuple(Candidate(kernel, running.call, schedule) for schedule in running.space(kernel))
         for kernel in running.kernels
     )
 
 
-class _Running:
+def predicted(offers: Sequence[Candidate]) -> list[float]:
+    """Microseconds of schedules of one kernel: by the model of time where its family has quantities, else by
+    the estimate that the order rests on."""
+    kernel, call = offers[0].kernel, offers[0].call
+    found = family_of(kernel).quantities(kernel, call, [each.schedule for each in offers])
+    if found is None:
+        return [each.cost.microseconds for each in offers]
+    return [float(us) for us in microseconds(found)]
+
+
+class Running:
     """A strategy in one call: its kernels with something to write that is wanted."""
 
     def __init__(self, strategy: Strategy, binding: Binding, device: Machine) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
+from normgen.families.columns.launch.quantities import quantities
 from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, ColumnShape, next_tile
 from normgen.families.columns.launch.space import Along, across, along, describe, merit_along, settle
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
 from normgen.launching.knobs import distinct
+from normgen.launching.quantities import Array
 from normgen.launching.support import Support
 from normgen.package.kernels import ColumnsRecord
 from normgen.package.operands import OperandRecord
@@ -40,6 +42,12 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         if schedule.form not in FORMS or all(form.form != schedule.form for form in kernel.forms):
             return Support(False, f"{kernel.name} has no form {schedule.form}")
         return settle(schedule, shape_of(kernel, call))
+
+    def quantities(
+        self, kernel: ColumnsRecord, call: Call, schedules: Sequence[ColumnSchedule]
+    ) -> Mapping[str, Array]:
+        shape = shape_of(kernel, call)
+        return quantities(shape, schedules, (shape.columns,))
 
     def cost(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Cost:
         grid, shape = _Grid(kernel, call, schedule), shape_of(kernel, call)
@@ -103,6 +111,7 @@ def shape_of(record: ColumnsRecord, call: Call) -> ColumnShape:
         wide=sum(c.wide for c in sums),
         sums=len(record.columns),
         persistent=bool(sums),
+        again=sum((o.passes - 1) * call.itemsize(o) for o in reads if _is_vector(o, record)),
     )
 
 

@@ -58,6 +58,7 @@ class ColumnShape:
     wide: int  # sums over columns that are wanted, with a value for each element
     sums: int  # sums over columns that the kernel has
     persistent: bool  # whether any is wanted, so that blocks walk several tiles
+    again: int = 0  # bytes that passes read again where a column is not held
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,12 @@ def lanes_that_fit(s: ColumnSchedule, shape: ColumnShape) -> list[int]:
         if lanes * s.team % WARP == 0
         and lanes * s.team <= (1024 if lanes <= WARP else 256)
         and lanes * s.team * s.registers <= device.registers_per_multiprocessor
-        and _exchange(lanes, s, shape) <= ORDINARY_SHARED
-        and _shared(lanes, s, shape) <= device.shared_per_block
+        and exchange(lanes, s, shape) <= ORDINARY_SHARED
+        and shared(lanes, s, shape) <= device.shared_per_block
     ]
 
 
-def _exchange(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
+def exchange(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     """Bytes of shared memory that a block exchanges through."""
     return (s.team + 1) * shape.exchanged * s.vector * lanes * 4 if s.team > 1 else 0
 
@@ -135,14 +136,14 @@ def next_tile(s: ColumnSchedule, shape: ColumnShape) -> int:
     return s.items * s.threads * s.vector * shape.reads if s.ahead else 0
 
 
-def _shared(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
+def shared(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     """Bytes of shared memory that a block takes."""
-    return _exchange(lanes, s, shape) + next_tile(replace(s, lanes=lanes), shape)
+    return exchange(lanes, s, shape) + next_tile(replace(s, lanes=lanes), shape)
 
 
 def blocks_resident(s: ColumnSchedule, lanes: int, shape: ColumnShape) -> int:
     """Blocks that a multiprocessor has room for."""
     threads, device = lanes * s.team, shape.device
     by_registers = device.warps(s.registers) * WARP // threads
-    by_shared = device.blocks(_shared(lanes, s, shape))
+    by_shared = device.blocks(shared(lanes, s, shape))
     return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, _MAX_BLOCKS))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import ceil
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from normgen.families.rows.launch.cost import efficiency, moved
 from normgen.families.rows.launch.fitting import spare_words
 from normgen.families.rows.launch.forms import form_of, reason_of
 from normgen.families.rows.launch.legal import settle
+from normgen.families.rows.launch.quantities import quantities
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import describe_fully, merit_of, space
@@ -22,6 +24,7 @@ from normgen.launching.call import WORD, Call
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
 from normgen.launching.knobs import Knobs, bits_of
 from normgen.launching.launch import Launch
+from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 from normgen.package.kernels import RowsRecord
 from normgen.package.operands import OperandRecord
@@ -69,6 +72,13 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
     def bits(self, schedule: RowSchedule) -> Knobs:
         known = dict(bits_of(schedule))
         return tuple((known | {"form": form_of(schedule).order}).items())
+
+    def quantities(
+        self, kernel: RowsRecord, call: Call, schedules: Sequence[RowSchedule]
+    ) -> Mapping[str, Array]:
+        shape = shape_of(kernel, call)
+        device = replace(call.device, multiprocessors=call.multiprocessors)
+        return quantities(shape, device, schedules, (shape.rows,))
 
     def cost(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Cost:
         rows, shape = RowBlocks(kernel, schedule, call), shape_of(kernel, call)

@@ -50,6 +50,9 @@ class RowShape:
     sums: int = 0  # sums over parts of a row
     in_pieces: bool = False  # whether a row lies in segments that are apart in memory
     piece: int = 0  # vectors of such a segment, where segments are added up; else 0
+    segments: int = 1  # of rows
+    stored: int = 0  # bytes of results of rows
+    again: int = 0  # bytes that passes read again where a row is not held
 
     @property
     def vectors(self) -> int:

@@ -85,6 +85,9 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
         cooperates=kernel.cooperative > 0,
         overlaps=any(form.form == "overlapped" for form in kernel.forms),
         word_alignable=_word_alignable(kernel, call, [*walked, *stores]),
+        segments=call.size(kernel.segment),
+        stored=size([o for o in stores if o.inner == kernel.piece]),
+        again=sum((o.passes - 1) * call.itemsize(o) for o in walked),
         row_tile=_row_tile(kernel, call, walked, stores) if vector < widest else 0,
     )
 

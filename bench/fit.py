@@ -1,0 +1,220 @@
+"""The model of time, fitted to timings: boosted trees over the quantities of schedules.
+
+    PYTHONPATH=. python -m bench.fit bench/timings/*.gz          # write normgen/launching/trees.npz anew
+
+Trees answer one question a level, so that they are evaluated all at once. Each is fitted to what those before
+it left, and weighs schedules that are near the best of their kernel more. Most of what is common to the
+schedules of one kernel is left out of what it is fitted to: what counts is which of them is fastest.
+Families with few timings have further trees of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.drawn import Drawn
+from bench.measure import call_of
+from normgen.launching.machine import machine_named
+from normgen.launching.model import SHIPPED, Trees, matrix, write
+from normgen.launching.quantities import Array
+from normgen.runtime.planning.choose import Running
+from normgen.runtime.planning.registry import family_of
+
+TREES, DEPTH, RATE = 480, 6, 0.15
+OF_FAMILY, OWN = "is of ", 80  # quantities that name a family; trees that each of these has of its own
+BINS = 64  # of a quantity, between which questions are asked
+SHARE_OF_CASES, SHARE_OF_QUANTITIES = 0.7, 0.5  # that a tree is fitted to
+SMOOTHING = 3.0  # samples without any residual that each leaf is thought to have
+NEAR, FAR = 0.3, 0.1  # what a schedule weighs: by the logarithm of its time over the best; at least
+COMMON = 0.9  # of what all schedules of a kernel have in common, that is left out
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Timings of schedules: their quantities, the logarithm of microseconds, and the kernel of each."""
+
+    names: tuple[str, ...]
+    quantities: NDArray[np.float32]  # [schedules, quantities]
+    times: Array
+    kernels: NDArray[np.int64]  # places in `calls`
+    usual: NDArray[np.bool_]  # whether it was the one taken
+    calls: tuple[dict[str, Any], ...]
+
+    @property
+    def bound(self) -> Array:
+        return np.asarray(self.quantities[:, self.names.index("bound")], float)
+
+    @property
+    def above(self) -> Array:
+        """The logarithm of the time over the best of the kernel."""
+        best = np.full(len(self.calls), np.inf)
+        np.minimum.at(best, self.kernels, self.times)
+        return np.asarray(self.times - best[self.kernels])
+
+    def of(self, calls: Iterable[bool]) -> Samples:
+        """Those of some calls."""
+        taken = np.array(list(calls))[self.kernels]
+        parts = (self.quantities[taken], self.times[taken], self.kernels[taken], self.usual[taken])
+        return Samples(self.names, *parts, self.calls)
+
+
+def samples(paths: Sequence[Path]) -> Samples:
+    """What was measured, with today's quantities. Schedules that are not legal any more are left out."""
+    tables, times, kernels, usual, calls = [], [], [], [], []
+    names: tuple[str, ...] = ()
+    for call, lines in _by_kernel(paths):
+        found = _quantities(call, lines)
+        if found is None:
+            continue
+        table, kept = found
+        names = names or tuple(dict.fromkeys(table))
+        names = tuple(dict.fromkeys((*names, *table)))
+        tables.append((table, len(kept)))
+        times += [np.log(line["us"]) for line in kept]
+        usual += [line["usual"] for line in kept]
+        kernels += [len(calls)] * len(kept)
+        calls.append(call)
+    rows = np.concatenate([matrix(table, names, count) for table, count in tables])
+    return Samples(names, rows, np.array(times), np.array(kernels), np.array(usual), tuple(calls))
+
+
+def text_of(path: Path) -> str:
+    """What a file of timings holds, compressed or not."""
+    content = path.read_bytes()
+    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+
+
+def _by_kernel(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """The lines of each kernel of a call, and what they have in common."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    common = ("device", "kind", "norm", "attrs", "direction", "dtype", "sizes", "strategy", "kernel")
+    for path in paths:
+        for line in map(json.loads, text_of(path).splitlines()):
+            found.setdefault(json.dumps([line[name] for name in common]), []).append(line)
+    for lines in found.values():
+        yield {name: lines[0][name] for name in common}, lines
+
+
+def _quantities(
+    about: dict[str, Any], lines: list[dict[str, Any]]
+) -> tuple[dict[str, Array], list[dict[str, Any]]] | None:
+    drawn = Drawn(*(_tuple(about[name]) for name in ("kind", "norm", "attrs", "direction", "dtype", "sizes")))
+    direction, binding = call_of(drawn)
+    strategy = next(each for each in direction.record.strategies if each.name == about["strategy"])
+    there = Running(strategy, binding, machine_named(about["device"]))
+    kernel = next(each for each in there.kernels if each.name == about["kernel"])
+    family = family_of(kernel)
+    settled = [(family.settle(kernel, there.call, family.schedule(**line["knobs"])), line) for line in lines]
+    legal = [(s, line) for s, line in settled if isinstance(s, family.schedule)]
+    if not legal:
+        return None
+    table = family.quantities(kernel, there.call, [s for s, _ in legal])
+    return None if table is None else (dict(table), [line for _, line in legal])
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+# ------------------------------------------------------------------------------------------------ trees
+
+
+def fitted(samples: Samples, seed: int = 0, trees: int = TREES) -> Trees:
+    """Trees for the logarithm of times over their bounds."""
+    wanted, weights = samples.times - samples.bound, np.exp(-samples.above / NEAR) + FAR
+    edges = [_edges(column) for column in samples.quantities.T]
+    bins = np.stack([np.searchsorted(e, c) for e, c in zip(edges, samples.quantities.T, strict=True)], 1)
+    source = np.random.default_rng(seed)
+    base = float(np.average(wanted, weights=weights))
+    left = wanted - base
+    asked = [place for place, found in enumerate(edges) if len(found)]
+    families = [place for place in asked if samples.names[place].startswith(OF_FAMILY)]
+    found = []
+    for family in (*[None] * trees, *np.repeat(families, OWN).tolist()):
+        first = [] if family is None else [(family, 0)]
+        own = bins[:, family] > 0 if first else np.ones(len(left), bool)
+        common = _mean_of_kernels(left, weights, samples.kernels)
+        pull = (left - COMMON * common) * weights * own
+        some = source.random(len(samples.calls))[samples.kernels] < SHARE_OF_CASES
+        rows = np.flatnonzero(some & own)
+        places = np.array([place for place in asked if source.random() < SHARE_OF_QUANTITIES] or asked)
+        answers, depth = bins[np.ix_(rows, places)], DEPTH - len(first)
+        questions = first + _questions(answers, pull[rows], weights[rows], places, edges, depth)
+        leaves = np.zeros(len(left), np.int64)
+        for place, edge in questions:
+            leaves = 2 * leaves + (bins[:, place] > edge)
+        sums, counts = (np.bincount(leaves, each, 1 << DEPTH) for each in (pull, weights))
+        values = (RATE * sums / (counts + SMOOTHING)).astype(np.float16)
+        left = left - values[leaves]
+        found.append((questions, values))
+    return Trees(
+        samples.names,
+        base,
+        np.array([[place for place, _ in questions] for questions, _ in found], np.uint8),
+        np.array([[edges[place][edge] for place, edge in questions] for questions, _ in found], np.float32),
+        np.array([values for _, values in found], np.float32),
+    )
+
+
+def _mean_of_kernels(left: Array, weights: Array, kernels: NDArray[np.int64]) -> Array:
+    sums, counts = np.bincount(kernels, left * weights), np.bincount(kernels, weights)
+    return np.asarray((sums / np.maximum(counts, 1e-9))[kernels])
+
+
+def _edges(column: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Where questions may divide a quantity: between its values, or between parts of equal size."""
+    values = np.unique(column)
+    if len(values) > BINS:
+        values = np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1), method="nearest"))
+    return ((values[:-1] + values[1:]) / 2).astype(np.float32)
+
+
+def _questions(
+    bins: NDArray[np.int64],
+    pull: Array,
+    weights: Array,
+    places: NDArray[np.int64],
+    edges: Sequence[Any],
+    depth: int,
+) -> list[tuple[int, int]]:
+    """The question of each level, a quantity and an edge: that which leaves the least residual."""
+    leaves, count, width = np.zeros(len(bins), np.int64), len(places), BINS + 1
+    open_ = np.arange(width)[None, :] < np.array([len(edges[place]) for place in places])[:, None]
+    found = []
+    for level in range(depth):
+        where = ((leaves[:, None] * count + np.arange(count)) * width + bins).ravel()
+        size = (1 << level) * count * width
+        sums, masses = (
+            np.bincount(where, np.repeat(each, count), size).reshape(-1, count, width).cumsum(2)
+            for each in (pull, weights)
+        )
+        gain = (sums**2 / (masses + SMOOTHING)).sum(0)
+        others, rest = sums[:, :, -1:] - sums, masses[:, :, -1:] - masses
+        gain = np.where(open_, gain + (others**2 / (rest + SMOOTHING)).sum(0), -1.0)
+        place, edge = np.unravel_index(gain.argmax(), gain.shape)
+        leaves = 2 * leaves + (bins[:, place] > edge)
+        found.append((int(places[place]), int(edge)))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("timings", type=Path, nargs="+", help="files that bench.measure wrote")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="the file of the trees")
+    arguments = parser.parse_args()
+    found = samples(arguments.timings)
+    write(arguments.out, fitted(found))
+    print(f"{len(found.times)} timings of {len(found.calls)} kernels: {arguments.out.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What is known of schedules of the rows family before anything runs, as plain numbers: those of many
+schedules at once, for several numbers of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgen.families.rows.launch.forms import FORMS, form_of
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
+from normgen.launching.call import WORD
+from normgen.launching.machine import WARP, Machine
+from normgen.launching.quantities import Placed, log2, placed
+
+Array = NDArray[np.float64]
+_FORMS = {name: place for place, name in enumerate(FORMS)}
+_UNKNOWN_REGISTERS = 64.0  # per thread, of forms that have no estimate
+
+
+def quantities(
+    shape: RowShape, device: Machine, schedules: Sequence[RowSchedule], rows: Sequence[int]
+) -> Mapping[str, Array]:
+    """The quantities of each schedule, first of all for the first number of rows in a segment."""
+    s = _columns(schedules, len(rows))
+    s["rows"] = np.repeat(np.asarray(rows, float), len(schedules))
+    grid = _grid(shape, device, s)
+    row, moving = float(max(1, shape.walked)), float(shape.walked + shape.stored)
+    all_rows, several = s["rows"] * shape.segments, s["several"]
+    values = shape.length * all_rows * (moving + s["streams"] * shape.again)
+    partials = grid.blocks / several * shape.length * max(shape.wide_columns, shape.columns and 1) * 8.0
+    places = s["items"] * s["vector"] * s["team"]
+    each = s["threads"] * s["deep"] * s["vector"] * row
+    width = np.minimum(WORD, s["vector"] * shape.narrowest)
+    warps = s["team"] / WARP
+    return {
+        **placed(grid, values + partials * (shape.columns > 0), each, device),
+        **{name: s[name] for name in _AS_THEY_ARE},
+        **{f"is {form}": (s["form"] == place) * 1.0 for form, place in _FORMS.items()},
+        "rows": log2(all_rows), "segments": log2(shape.segments), "length": log2(shape.length),
+        "threads": log2(s["threads"]), "team": log2(s["team"]),
+        "rows of a block": log2(s["teams"] * s["batch"]),
+        "blocks of a row": log2(several), "elements": s["items"] * s["vector"], "width": width,
+        "registers": s["registers"], "idle": np.where(s["covers"] > 0, log2(places / shape.length), 0.0),
+        "bytes of a thread": s["items"] * s["vector"] * row,
+        "accumulated": s["items"] * s["vector"] * shape.wide_columns,
+        "shared by rows": s["items"] * s["vector"] * shape.shared * (1 - s["late"]),
+        "shared memory": s["shared"] * s["blocks"], "row": log2(shape.length * row),
+        "warps that exchange": shape.exchanges * log2(warps + 1),
+        "exchange per element": shape.exchanges * s["team"] / shape.length,
+        "partials": log2(partials + 1) * (shape.columns > 0),
+        "second stage": log2(grid.blocks / several) * (shape.columns > 0),
+        **{name: np.array(float(value)) for name, value in _of_shape(shape).items()},
+    }  # fmt: skip
+
+
+_AS_THEY_ARE = (
+    "items", "blocks", "stages", "reload", "late", "staged", "bulk", "places", "realigned", "batch", "walks",
+    "members",
+)  # fmt: skip
+
+
+def _of_shape(shape: RowShape) -> Mapping[str, float]:
+    return {
+        "walked": shape.walked, "stored": shape.stored, "params": shape.shared, "kept": shape.held,
+        "functions": shape.functions, "moments": shape.moments, "exchanges": shape.exchanges,
+        "sums": shape.columns, "wide sums": shape.wide_columns, "gathered": shape.gathered,
+        "streams of rows": shape.streams, "floats": shape.whole, "parts": shape.parts, "picked": shape.picked,
+        "folded": shape.folded, "pieces": shape.in_pieces, "piece": shape.piece, "sums of parts": shape.sums,
+        "narrowest": shape.narrowest, "odd": shape.length % 2, "eights": shape.length % 8 == 0,
+    }  # fmt: skip
+
+
+def _columns(schedules: Sequence[RowSchedule], times: int) -> dict[str, Array]:
+    """The knobs and estimates of schedules, and what their forms are, each so often."""
+    forms = [form_of(s) for s in schedules]
+    table = {
+        name: [getattr(s, name) for s in schedules]
+        for name in (*_AS_THEY_ARE, "vector", "team", "teams", "threads", "cluster", "shared")
+    }
+    table["form"] = [_FORMS[s.form] for s in schedules]
+    table["deep"] = [form.deep(s) for form, s in zip(forms, schedules, strict=True)]
+    table["registers"] = [s.registers or _UNKNOWN_REGISTERS for s in schedules]
+    for name in ("covers", "in_order", "next_segment", "streams", "shares_rows", "rounds", "across_segments"):
+        table[name] = [getattr(form, name) for form in forms]
+    found = {name: np.tile(np.array(values, float), times) for name, values in table.items()}
+    found["blocks"] = np.maximum(1.0, found["blocks"])
+    found["several"] = found["cluster"] * found["members"]
+    return found
+
+
+def _grid(shape: RowShape, device: Machine, s: Mapping[str, Array]) -> Placed:
+    """Blocks, and rows of each, nearly as `RowBlocks` deals them out."""
+    together = np.maximum(1.0, device.multiprocessors * s["blocks"] // s["several"])
+    tiles = np.ceil(s["rows"] / (s["teams"] * s["batch"]))
+    split = np.ceil(shape.length / (s["items"] * s["threads"] * s["vector"]))
+    room = np.maximum(1.0, s["rounds"] * together // shape.segments)
+    if shape.columns:
+        per_segment = np.where(
+            s["shares_rows"] > 0, np.minimum(room, s["rows"] * split), np.minimum(tiles, room)
+        )
+    else:
+        walking = np.where(s["in_order"] > 0, together, room)
+        dealt = np.where(s["in_order"] + s["walks"] > 0, np.minimum(tiles, walking), tiles)
+        per_segment = np.where(s["shares_rows"] > 0, s["rows"] * split, dealt)
+    units = per_segment * shape.segments
+    return Placed(units * s["several"], s["blocks"], s["threads"], tiles / per_segment)
