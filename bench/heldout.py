@@ -20,6 +20,7 @@ ends, and calls that were not measured are counted. The exit status is 1 where n
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import signal
@@ -61,13 +62,19 @@ def main() -> int:
     """See the module."""
     given = _arguments()
     if given.read:
-        lines = [json.loads(line) for path in given.read for line in path.read_text().splitlines()]
+        lines = [json.loads(line) for path in given.read for line in text_of(path).splitlines()]
         return _finish(lines)
     asked = [_small(call) if given.small else call for call in compared(given.seed, given.count)]
     if given.worker:
         _work(asked, given)
         return 0
     return _run(asked, given)
+
+
+def text_of(path: Path) -> str:
+    """What a file holds, compressed or not."""
+    content = path.read_bytes()
+    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
 
 
 def _work(asked: list[Compared], given: argparse.Namespace) -> None:

@@ -71,3 +71,17 @@ def test_a_run_from_end_to_end(tmp_path):
     assert line["fault"] == line["wrong"] == {}
     assert "1 of 1 calls prepared" in done.stdout and "| all | forward | 1 | 1 |" in done.stdout
     assert done.stdout.rstrip().endswith("0 of 1 drawn calls were not measured")
+
+
+def test_what_no_type_holds_is_right_where_it_is_infinite(heldout):
+    providers = sys.modules["providers"]
+    truth = torch.tensor([1.0, -2.0, 70000.0, -80000.0], dtype=torch.float64)
+    inf = float("inf")
+    for values, right in (
+        ([1, -2, inf, -inf], True),
+        ([1, -2, inf, inf], False),
+        ([inf, -2, inf, -inf], False),
+    ):
+        made = torch.tensor(values, dtype=torch.float16)
+        assert (providers.error((made,), [truth]) < 1e-3) == right
+    assert providers.error((truth.float(),), [truth]) < 1e-6
