@@ -20,7 +20,7 @@ from normgen.cache import Cache, digest
 from normgen.devices.cuda.executor import CudaExecutor
 from normgen.errors import DeviceMissing
 from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import _Running
+from normgen.runtime.planning.choose import Running
 from tests.fakes.driver import FakeDriver
 
 pytestmark = pytest.mark.kernels
@@ -51,7 +51,7 @@ def test_a_disk_that_is_full_within_a_build(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
 def test_a_child_that_forked_while_another_thread_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     parent, planning, done = os.getpid(), threading.Event(), threading.Event()
-    usual = _Running.space
+    usual = Running.space
 
     def space(self: Any, kernel: Any) -> Any:
         """Schedules that take the parent long to list."""
@@ -60,7 +60,7 @@ def test_a_child_that_forked_while_another_thread_planned(monkeypatch: pytest.Mo
             done.wait(60)
         return usual(self, kernel)
 
-    monkeypatch.setattr(_Running, "space", space)
+    monkeypatch.setattr(Running, "space", space)
     norm, x = Norm(NORM.package), np.ones((2, 8), np.float32)
     thread = threading.Thread(target=norm.forward, args=(x,))
     thread.start()
