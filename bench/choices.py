@@ -31,11 +31,12 @@ def choices() -> Iterator[dict[str, Any]]:
                 "call": problem.text,
                 "direction": direction,
                 "strategy": taken.strategy.name,
-                "schedules": {each.kernel.name: _knobs(each.schedule) for each in taken.kernels},
+                "schedules": {each.kernel.name: short(each.schedule) for each in taken.kernels},
             }
 
 
-def _knobs(schedule: Any) -> dict[str, Any]:
+def short(schedule: Any) -> dict[str, Any]:
+    """The knobs of a schedule that differ from their defaults."""
     usual = {each.name: each.default for each in fields(schedule)}
     return {name: value for name, value in knobs_of(schedule) if value != usual[name]}
 

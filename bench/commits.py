@@ -1,7 +1,8 @@
-"""Which commit is measured."""
+"""Which commit is measured, and what was kept of it."""
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 from pathlib import Path
 
@@ -14,3 +15,9 @@ def commit_of_tree() -> str:
     except OSError:
         return ""
     return done.stdout.strip()
+
+
+def text_of(path: Path) -> str:
+    """What a file of measurements holds, compressed or not."""
+    content = path.read_bytes()
+    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()

@@ -11,7 +11,6 @@ Families with few timings have further trees of their own.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.commits import text_of
 from bench.drawn import Drawn
 from bench.measure import call_of
 from normgen.launching.machine import machine_named
@@ -85,12 +85,6 @@ def samples(paths: Sequence[Path]) -> Samples:
         calls.append(call)
     rows = np.concatenate([matrix(table, names, count) for table, count in tables])
     return Samples(names, rows, np.array(times), np.array(kernels), np.array(usual), tuple(calls))
-
-
-def text_of(path: Path) -> str:
-    """What a file of timings holds, compressed or not."""
-    content = path.read_bytes()
-    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
 
 
 def _by_kernel(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:

@@ -20,7 +20,6 @@ ends, and calls that were not measured are counted. The exit status is 1 where n
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import signal
@@ -35,7 +34,7 @@ from workers import ALONE, Answer, answer, share_out
 
 os.environ.update(ALONE)  # before PyTorch reads it
 import torch
-from commits import commit_of_tree
+from commits import commit_of_tree, text_of
 from drawn import Compared, compared
 from problems import Problem
 from providers import absent, has
@@ -69,12 +68,6 @@ def main() -> int:
         _work(asked, given)
         return 0
     return _run(asked, given)
-
-
-def text_of(path: Path) -> str:
-    """What a file holds, compressed or not."""
-    content = path.read_bytes()
-    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
 
 
 def _work(asked: list[Compared], given: argparse.Namespace) -> None:

@@ -18,19 +18,19 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import normgen
+from bench.choices import short
 from bench.commits import commit_of_tree
 from bench.drawn import KINDS, Drawn, between
 from normgen.devices.cuda.executor import executor_of, use_driver
 from normgen.dtypes import DTYPES
 from normgen.errors import CompileError
-from normgen.launching.knobs import knobs_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.measure.arithmetic import operand_bytes, sets_for
@@ -117,12 +117,6 @@ def call_of(drawn: Drawn) -> tuple[Direction, Binding]:
         names = {n: o for n, o in direction.operands.items() if o.dtype is None and n in direction.reads}
         types = {n: "f32" if o.role == "param" else dtype for n, o in names.items()}
     return direction, contiguous_binding(direction, dict(drawn.sizes), types)
-
-
-def short(schedule: Any) -> dict[str, Any]:
-    """The knobs of a schedule that differ from their defaults."""
-    usual = {each.name: each.default for each in fields(schedule)}
-    return {name: value for name, value in knobs_of(schedule) if value != usual[name]}
 
 
 # ------------------------------------------------------------------------------------------------ offers

@@ -155,6 +155,21 @@ def test_any_knobs_are_refused_with_a_reason_or_have_launches() -> None:
         assert legal > 10
 
 
+@pytest.mark.parametrize(("teams", "legal"), [(1, True), (8, False)])
+def test_one_row_comes_through_the_pipeline_of_one_thread_group(teams: int, legal: bool) -> None:
+    """What thread groups without a row would read may be where another one's results go."""
+    text = "norm one\ninput x[D]\noutput y[D] = x - mean[D](x)\n"
+    made = package(load_definition(Source("one.norm", text), {}))
+    binding = contiguous_binding(directions(made)[0], {"D": 1344}, "f32")
+    offer = next(offers_of(made.forward, binding, DEVICES["H200"]))
+    items = 1344 // (32 * offer.schedule.vector) + (1344 % (32 * offer.schedule.vector) > 0)
+    knobs = {"form": "pipeline", "team": 32, "teams": teams, "items": items, "blocks": 1, "stages": 2}
+    asked = replace(offer.schedule, **knobs, late=True, shared=128 * teams)
+    found = family_of(offer.kernel).settle(offer.kernel, offer.call, asked)
+    assert isinstance(found, Support) != legal, found
+    assert legal or "one row" in found.reason
+
+
 # ------------------------------------------------------------------------------------------------ no search
 
 

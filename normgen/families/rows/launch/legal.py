@@ -38,6 +38,8 @@ def settle(kernel: RowsRecord, call: Call, s: RowSchedule) -> RowSchedule | Supp
         return refused(f"{kernel.name} has no form {s.form}")
     if kernel.selective and not all(map(call.contiguous, call.read(kernel.reads))):
         return refused("its rows do not lie side by side")
+    if not kernel.kept and s.teams > 1 and form_of(s).pipelined:
+        return refused("there is one row, whose results may go where idle thread groups still read")
     shape = shape_of(kernel, call)
     if why := _unlike(s, shape) or _undivided(s, shape):
         return refused(why)

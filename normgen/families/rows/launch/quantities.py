@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normgen.families.rows.launch.forms import FORMS, form_of
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.call import WORD
 from normgen.launching.machine import WARP, Machine
-from normgen.launching.quantities import Placed, log2, placed
+from normgen.launching.quantities import Array, Placed, log2, placed
 
-Array = NDArray[np.float64]
 _FORMS = {name: place for place, name in enumerate(FORMS)}
 _UNKNOWN_REGISTERS = 64.0  # per thread, of forms that have no estimate
 
@@ -82,7 +80,7 @@ def _columns(schedules: Sequence[RowSchedule], times: int) -> dict[str, Array]:
     table["form"] = [_FORMS[s.form] for s in schedules]
     table["deep"] = [form.deep(s) for form, s in zip(forms, schedules, strict=True)]
     table["registers"] = [s.registers or _UNKNOWN_REGISTERS for s in schedules]
-    for name in ("covers", "in_order", "next_segment", "streams", "shares_rows", "rounds", "across_segments"):
+    for name in ("covers", "in_order", "streams", "shares_rows", "rounds"):
         table[name] = [getattr(form, name) for form in forms]
     found = {name: np.tile(np.array(values, float), times) for name, values in table.items()}
     found["blocks"] = np.maximum(1.0, found["blocks"])
