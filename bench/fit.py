@@ -4,15 +4,17 @@
 
 Trees answer one question a level, so that they are evaluated all at once. Each is fitted to what those before
 it left, and weighs schedules that are near the best of their kernel more. Most of what is common to the
-schedules of one kernel is left out of what it is fitted to: what counts is which of them is fastest.
-Families with few timings have further trees of their own.
+schedules of one kernel is left out of what it is fitted to: what counts is which of them is fastest. Further
+trees tell the level of kernels, by which strategies are compared. Families with few timings have some of
+their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,15 @@ from numpy.typing import NDArray
 from bench.commits import text_of
 from bench.drawn import Drawn
 from bench.measure import call_of
-from normgen.launching.machine import machine_named
+from normgen.launching.machine import Machine, machine_named
 from normgen.launching.model import SHIPPED, Trees, matrix, write
 from normgen.launching.quantities import Array
 from normgen.runtime.planning.choose import Running
 from normgen.runtime.planning.registry import family_of
 
-TREES, DEPTH, RATE = 480, 6, 0.15
+TREES, DEPTH, RATE = 420, 6, 0.15
 OF_FAMILY, OWN = "is of ", 80  # quantities that name a family; trees that each of these has of its own
+LEVEL = 120  # trees for what all schedules of a kernel have in common, which ask for nothing else
 BINS = 64  # of a quantity, between which questions are asked
 SHARE_OF_CASES, SHARE_OF_QUANTITIES = 0.7, 0.5  # that a tree is fitted to
 SMOOTHING = 3.0  # samples without any residual that each leaf is thought to have
@@ -67,19 +70,23 @@ class Samples:
         return Samples(self.names, *parts, self.calls)
 
 
-def samples(paths: Sequence[Path]) -> Samples:
+def samples(
+    paths: Sequence[Path],
+    value: Callable[[Mapping[str, Any]], float] = lambda line: math.log(line["us"]),
+    device: Callable[[str], Machine] = machine_named,
+) -> Samples:
     """What was measured, with today's quantities. Schedules that are not legal any more are left out."""
     tables, times, kernels, usual, calls = [], [], [], [], []
     names: tuple[str, ...] = ()
     for call, lines in _by_kernel(paths):
-        found = _quantities(call, lines)
+        found = _quantities(call, lines, device(call["device"]))
         if found is None:
             continue
         table, kept = found
         names = names or tuple(dict.fromkeys(table))
         names = tuple(dict.fromkeys((*names, *table)))
         tables.append((table, len(kept)))
-        times += [np.log(line["us"]) for line in kept]
+        times += [value(line) for line in kept]
         usual += [line["usual"] for line in kept]
         kernels += [len(calls)] * len(kept)
         calls.append(call)
@@ -99,12 +106,12 @@ def _by_kernel(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], list[dic
 
 
 def _quantities(
-    about: dict[str, Any], lines: list[dict[str, Any]]
+    about: dict[str, Any], lines: list[dict[str, Any]], device: Machine
 ) -> tuple[dict[str, Array], list[dict[str, Any]]] | None:
     drawn = Drawn(*(_tuple(about[name]) for name in ("kind", "norm", "attrs", "direction", "dtype", "sizes")))
     direction, binding = call_of(drawn)
     strategy = next(each for each in direction.record.strategies if each.name == about["strategy"])
-    there = Running(strategy, binding, machine_named(about["device"]))
+    there = Running(strategy, binding, device)
     kernel = next(each for each in there.kernels if each.name == about["kernel"])
     family = family_of(kernel)
     settled = [(family.settle(kernel, there.call, family.schedule(**line["knobs"])), line) for line in lines]
@@ -122,25 +129,40 @@ def _tuple(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ trees
 
 
-def fitted(samples: Samples, seed: int = 0, trees: int = TREES) -> Trees:
+def fitted(samples: Samples, trees: int = TREES) -> Trees:
     """Trees for the logarithm of times over their bounds."""
-    wanted, weights = samples.times - samples.bound, np.exp(-samples.above / NEAR) + FAR
+    return boosted(samples, samples.times - samples.bound, np.exp(-samples.above / NEAR) + FAR, trees)
+
+
+def boosted(
+    samples: Samples,
+    wanted: Array,
+    weights: Array,
+    trees: int = TREES,
+    share: float = COMMON,
+    own: int = OWN,
+    level: int = LEVEL,
+) -> Trees:
+    """Trees for some number of each schedule, so many of each family's `own`, and for the `level` of kernels.
+    `share`: of what schedules of a kernel have in common, that the first are not fitted to."""
     edges = [_edges(column) for column in samples.quantities.T]
     bins = np.stack([np.searchsorted(e, c) for e, c in zip(edges, samples.quantities.T, strict=True)], 1)
-    source = np.random.default_rng(seed)
+    source = np.random.default_rng(0)
     base = float(np.average(wanted, weights=weights))
     left = wanted - base
     asked = [place for place, found in enumerate(edges) if len(found)]
     families = [place for place in asked if samples.names[place].startswith(OF_FAMILY)]
+    alike = [place for place in asked if _is_of_kernels(samples.quantities[:, place], samples.kernels)]
+    rounds = [*[(None, asked)] * trees, *[(each, asked) for each in families for _ in range(own)]]
     found = []
-    for family in (*[None] * trees, *np.repeat(families, OWN).tolist()):
+    for family, ask in (*rounds, *[(None, alike)] * level * bool(alike)):
         first = [] if family is None else [(family, 0)]
-        own = bins[:, family] > 0 if first else np.ones(len(left), bool)
+        there = bins[:, family] > 0 if first else np.ones(len(left), bool)
         common = _mean_of_kernels(left, weights, samples.kernels)
-        pull = (left - COMMON * common) * weights * own
+        pull = (common if ask is alike else left - share * common) * weights * there
         some = source.random(len(samples.calls))[samples.kernels] < SHARE_OF_CASES
-        rows = np.flatnonzero(some & own)
-        places = np.array([place for place in asked if source.random() < SHARE_OF_QUANTITIES] or asked)
+        rows = np.flatnonzero(some & there)
+        places = np.array([place for place in ask if source.random() < SHARE_OF_QUANTITIES] or ask)
         answers, depth = bins[np.ix_(rows, places)], DEPTH - len(first)
         questions = first + _questions(answers, pull[rows], weights[rows], places, edges, depth)
         leaves = np.zeros(len(left), np.int64)
@@ -157,6 +179,13 @@ def fitted(samples: Samples, seed: int = 0, trees: int = TREES) -> Trees:
         np.array([[edges[place][edge] for place, edge in questions] for questions, _ in found], np.float32),
         np.array([values for _, values in found], np.float32),
     )
+
+
+def _is_of_kernels(column: NDArray[np.float32], kernels: NDArray[np.int64]) -> bool:
+    """Whether all schedules of a kernel have one value of a quantity."""
+    one = np.zeros(kernels.max() + 1, np.float32)
+    one[kernels] = column
+    return bool((one[kernels] == column).all())
 
 
 def _mean_of_kernels(left: Array, weights: Array, kernels: NDArray[np.int64]) -> Array:

@@ -103,7 +103,7 @@ def _lines(name: str) -> Iterator[str]:
         bound = binding_of(record, dtype, lengths_of(made, record, size, rows), gap)
         for strategy in record.strategies:
             for offers in candidates(strategy, bound, device):
-                found = [(c.knobs, c.cost.merit, _launches(c.lowered.launches)) for c in offers]
+                found = [(c.knobs, _launches(c.lowered.launches)) for c in offers]
                 call = f"{device.name} {dtype} {rows}x{size}+{gap}"
                 yield f"{direction} {strategy.name} {call}: {len(found)} offers {_digest(found)}"
 

@@ -67,13 +67,14 @@ def explain_command(
 ) -> None:
     """Say what normgen makes of SPEC.
 
-    Without --emit: the formulas in both directions; the kernels, the schedule that each takes and why, and
-    why the others were rejected; the bytes moved against the least possible. With --emit plan: every kernel
-    of every strategy, then for these sizes the schedules that are taken, the next few, and why they are
-    passed over. With --emit cuda: the kernels of one call, with its constants and without what these decide,
-    as one text for nvcc or NVRTC. With --html: mathematics, flow of data, kernels and their text, with links
-    between spec and statements, in one file that needs no network. Nothing is run; the device is taken to be
-    the usual one of the architecture, such as an H200 for sm_90, and what was tuned for one counts.
+    Without --emit: the formulas in both directions; the kernels, the schedule that each takes, what is
+    predicted of it and of the next best; the bytes moved against the least possible. With --emit plan: every
+    kernel of every strategy, then for these sizes the schedules that are taken, more of the next best, and
+    how many there are. With --emit cuda: the kernels of one call, with its constants and without what these
+    decide, as one text for nvcc or NVRTC. With --html: mathematics, flow of data, kernels and their text,
+    with links between spec and statements, in one file that needs no network. Nothing is run; the device is
+    taken to be the usual one of the architecture, such as an H200 for sm_90, and what was tuned for one
+    counts.
     """
     if html and stage is not None:
         raise click.UsageError("--html shows every stage: leave out --emit")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from normgen.cli.sizes import Setting
+    from normgen.launching.family import Cost
     from normgen.launching.knobs import Knobs
     from normgen.launching.launch import Binding
     from normgen.launching.machine import Machine
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
     from normgen.package.records import Package
     from normgen.runtime.planning.choose import Alternative, Candidate
 
-NEXT = 3  # offers of each kernel that are shown beside the one that is taken
-SAME = 0.01  # estimates that differ by less are not told apart
+NEAR, NEXT = 2, 5  # offers that are shown beside the one that is taken, in a summary and of a plan
 
 
 def taken(direction: Direction, binding: Binding, device: Machine) -> tuple[Alternative, list[str]]:
@@ -61,12 +62,13 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         yield f"  not the strategy {strategy.name}: {why}"
 
 
-def with_estimate(kernel: Candidate) -> Iterator[str]:
-    """The lines about a kernel and its schedule, and what these are expected to take."""
-    yield from kernel.lines
-    cost = kernel.cost
-    speed = sum(cost.moved.values()) / cost.microseconds / 1e3
-    yield f"  predicted: about {cost.microseconds:.1f} us, {speed:.0f} GB/s"
+def explained(chosen: Alternative, binding: Binding, device: Machine, near: int = NEAR) -> Iterator[str]:
+    """The lines about each kernel and its schedule: what these are expected to take, and so many others."""
+    from normgen.runtime.planning.choose import candidates
+
+    for kernel, offers in zip(chosen.kernels, candidates(chosen.strategy, binding, device), strict=True):
+        yield from kernel.lines
+        yield f"  {_sentence(kernel, offers, near)}"
 
 
 def _direction(direction: Direction, binding: Binding, device: Machine) -> Iterator[str]:
@@ -74,29 +76,39 @@ def _direction(direction: Direction, binding: Binding, device: Machine) -> Itera
 
     chosen, notes = taken(direction, binding, device)
     yield from (f"  {note}" for note in notes)
-    every = candidates(chosen.strategy, binding, device)
-    for taken_here, offers in zip(chosen.kernels, every, strict=True):
-        yield from (f"  {line}" for line in with_estimate(taken_here))
-        yield from _next(offers, tuned=bool(notes))
+    beside = "" if notes else "; `normgen tune` measures them"
+    for kernel, offers in zip(chosen.kernels, candidates(chosen.strategy, binding, device), strict=True):
+        yield from (f"  {line}" for line in kernel.lines)
+        yield f"    {_sentence(kernel, offers, NEXT)}"
+        if len(offers) > 1:
+            yield f"    {len(offers)} schedules fit{beside}"
     yield from others(direction, chosen, binding, device)
 
 
-def _next(offers: tuple[Candidate, ...], tuned: bool) -> Iterator[str]:
-    """The offers that should do best beside the first, one of those that give a row the same bits."""
-    first, *rest = offers
-    distinct: dict[Knobs, Candidate] = {}
-    for each in sorted(rest, key=lambda each: each.cost.microseconds):
-        if each.bits != first.bits:
-            distinct.setdefault(each.bits, each)
-    for each in [*distinct.values()][:NEXT]:
-        yield f"    next {each.text}: {_beside(each.cost.microseconds, first.cost.microseconds)}"
-    beside = "" if tuned else "; `normgen tune` measures them"
-    if len(offers) > 1:
-        yield f"    {len(offers)} schedules fit{beside}"
+def _sentence(kernel: Candidate, offers: Sequence[Candidate], near: int) -> str:
+    """What was taken is predicted to take, and the best of those that give a row other bits."""
+    best = _best(kernel, offers)[:near]
+    own = kernel.cost.microseconds
+    # a row has the same bits in any batch, so that what is taken is not the fastest for each number of rows
+    where = "where it was measured" if kernel.measured else "in other batches"
+    said = [
+        f"{each.text}: {_figures(each.cost, us)}" + (f", slower {where}" if us < own else "")
+        for us, each in best
+    ]
+    taken = f"{'measured to be fast; ' if kernel.measured else ''}predicted: {_figures(kernel.cost, own)}"
+    return "; ".join([taken, *([f"next best {said[0]}", *said[1:]] if said else [])])
 
 
-def _beside(microseconds: float, taken: float) -> str:
-    """An estimate beside that of the schedule that is taken, which comes first by what was measured."""
-    if abs(microseconds - taken) < SAME * taken:
-        return "the same time by this estimate"
-    return f"about {microseconds:.1f} us" if microseconds > taken else "slower where it was measured"
+def _best(kernel: Candidate, offers: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
+    """Of each kind of bits that is not the kernel's own the fastest offer, by what is predicted."""
+    from normgen.runtime.planning.choose import predicted
+
+    found: dict[Knobs, tuple[float, Candidate]] = {}
+    for us, each in sorted(zip(predicted(offers), offers, strict=True), key=itemgetter(0)):
+        if each.bits != kernel.bits:
+            found.setdefault(each.bits, (us, each))
+    return list(found.values())
+
+
+def _figures(cost: Cost, microseconds: float) -> str:
+    return f"{microseconds:.1f} us, {sum(cost.moved.values()) / microseconds / 1e3:.0f} GB/s"

@@ -30,7 +30,7 @@ def cuda(made: Compilation) -> Output:
     found = sorted(texts(made.definition, package).items())
     parts = [
         f"// {MARK} from {package.name}.norm: every kernel in each of its forms.\n"
-        "// Each stands behind the constants of one call that takes it; another call has others.\n"
+        "// Each stands behind the constants of one call that may take it; another call has others.\n"
         f"// It compiles by itself: nvcc -arch=sm_90 -cubin {package.name}.cu\n",
         INFINITY,
         functions_of(source for _, source in found),

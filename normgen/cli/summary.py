@@ -60,7 +60,7 @@ def formulas(program: Program) -> list[str]:
 
 
 def _direction(direction: Direction, program: Program, setting: Setting) -> Iterator[str]:
-    from normgen.cli.offered import others, taken, with_estimate
+    from normgen.cli.offered import explained, others, taken
     from normgen.cli.traffic import count_bytes
 
     results = setting.results(direction)
@@ -70,8 +70,7 @@ def _direction(direction: Direction, program: Program, setting: Setting) -> Iter
     binding = setting.binding(direction)
     chosen, notes = taken(direction, binding, setting.device)
     yield from (f"  {note}" for note in notes)
-    for each in chosen.kernels:
-        yield from (f"  {line}" for line in with_estimate(each))
+    yield from (f"  {line}" for line in explained(chosen, binding, setting.device))
     yield from others(direction, chosen, binding, setting.device)
     counted = count_bytes(chosen, binding)
     share = counted.total / max(1, counted.least)

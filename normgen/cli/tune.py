@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -53,6 +54,13 @@ _SHOWN = 8  # lines of the table for each direction, without --verbose
 @click.option(
     "--device", type=click.IntRange(min=0), default=0, show_default=True, metavar="K", help="Which GPU."
 )
+@click.option(
+    "--export",
+    "exported",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also put what is found into this table, in the form of those that normgen comes with.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Every schedule that was measured.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def tune_command(
@@ -64,6 +72,7 @@ def tune_command(
     top: int,
     budget: float | None,
     device: int,
+    exported: Path | None,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -74,6 +83,7 @@ def tune_command(
     beside the compiled kernels, for calls with the same device, kernels, lengths, element types and
     alignment in programs that start afterwards. NORMGEN_TUNED=0 ignores it.
     """
+    from normgen.cli import export
     from normgen.cli.sizes import usual_sizes
     from normgen.measure.norms import Bench, Case
     from normgen.measure.trials import Limits
@@ -83,7 +93,11 @@ def tune_command(
     require_numbers(package)
     lengths = usual_sizes(package, sizes)
     wanted = directions_of(package, () if direction == "both" else (direction,))
+    if exported is not None:
+        export.table_in(exported)  # before anything is measured
     bench = Bench(("cuda", device))
+    if exported is not None:
+        export.require_architecture(exported, bench.executor.device.arch)
     limits = Limits(top, float("inf") if budget is None else budget)
     found = []
     with progress_bar() as advance:
@@ -100,6 +114,8 @@ def tune_command(
     else:
         _print(found, bench.executor.device.name, verbose)
     _say_kept(found)
+    if exported is not None:
+        export.export(exported, package.name, bench.executor.device, found)
 
 
 def _row(package: Package, outcome: Outcome) -> dict[str, object]:

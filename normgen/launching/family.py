@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from normgen.launching.call import Call
 from normgen.launching.knobs import Knobs, bits_of
 from normgen.launching.launch import Launch
-from normgen.launching.machine import USUAL_MACHINE
+from normgen.launching.machine import Machine
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 
@@ -29,19 +29,21 @@ class Cost:
     """What a kernel with a schedule is expected to take; known without any text."""
 
     moved: Mapping[str, int]  # bytes read and written, by array, the workspace included
-    efficiency: float = 1.0  # fraction of the memory's speed
-    merit: float = 1.0  # beside the default schedule, as far as the efficiency does not tell
-    launches: int = 1  # kernels that are launched, one that clears included
-    second_stage: bool = False  # whether one of them combines what blocks left
+    microseconds: float
 
-    @property
-    def microseconds(self) -> float:
-        """The time on an H200. A launch that clears counts, although calls mostly do without: else schedules
-        would be taken for which the order has no evidence."""
-        usual = USUAL_MACHINE
-        speed = usual.bandwidth * max(1e-3, self.efficiency * self.merit)
-        beside = usual.launch_latency * self.launches + usual.second_stage_latency * self.second_stage
-        return beside + sum(self.moved.values()) / speed
+
+def estimated(
+    moved: Mapping[str, int],
+    device: Machine,
+    efficiency: float,
+    launches: int = 1,
+    second_stage: bool = False,
+) -> Cost:
+    """The cost of so many launches, one that clears included, that reach a fraction of the memory's speed: of
+    families that the model of time has no quantities of. `second_stage`: whether one of them combines what
+    blocks left."""
+    beside = device.launch_latency * launches + device.second_stage_latency * second_stage
+    return Cost(moved, beside + sum(moved.values()) / (device.bandwidth * max(1e-3, efficiency)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,6 @@ class Lowered:
 
     launches: tuple[Launch, ...]  # in order
     workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()  # (name, shape, dtype) of its scratch arrays
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A schedule that was not taken, and why."""
-
-    what: str
-    reason: str
 
 
 class LaunchFamily(Protocol[K, S]):
@@ -83,6 +77,11 @@ class LaunchFamily(Protocol[K, S]):
     def quantities(self, kernel: K, call: Call, schedules: Sequence[S]) -> Mapping[str, Array] | None:
         """What is known of schedules before anything runs, an array a quantity (see `launching.model`); None
         where a family has no such."""
+        return None
+
+    def measured_as(self, kernel: K, call: Call) -> tuple[str, int] | None:
+        """The key by which a table keeps what was measured of such calls, and how many rows, columns or
+        segments there are; None where a family has no table."""
         return None
 
     def cost(self, kernel: K, call: Call, schedule: S) -> Cost:

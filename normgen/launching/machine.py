@@ -15,6 +15,7 @@ RESERVED_SHARED = 1024  # what the driver takes of a multiprocessor's shared mem
 ORDINARY_SHARED = 48 * 1024  # shared memory that a block may have without asking, its static arrays included
 PORTABLE_CLUSTER = 8  # blocks that a cluster may have without asking
 REGISTER_BYTES = 4
+REGISTERS_PER_THREAD, REGISTER_UNIT = 255, 8  # at most, and how many are given out together
 WARP = 32  # threads
 QUARTERS = 4  # of a multiprocessor, each with a scheduler and registers of its own
 LINE, SECTOR = 128, 32  # memory that one fetch brings to the cache, and its smallest part
@@ -58,12 +59,17 @@ _ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 _CLUSTERS_SINCE = 90  # with 8 blocks at least, on every device
 
 
+def number_of(arch: str) -> int:
+    """The number of an architecture, 90 of sm_90a; that of the device that the host executor imitates."""
+    return _CLUSTERS_SINCE if arch == _HOST else int(arch[3:].rstrip("af"))
+
+
 OLDEST = "sm_80"  # bf16, and copies from memory to shared memory
 
 
 def is_too_old(arch: str) -> bool:
     """Whether kernels cannot be for an architecture."""
-    return arch != _HOST and int(arch[3:].rstrip("af")) < int(OLDEST[3:])
+    return number_of(arch) < number_of(OLDEST)
 
 
 def too_old(arch: str, device: str = "") -> str:
@@ -81,7 +87,7 @@ def architecture(arch: str) -> Architecture:
     known = _ARCHITECTURES.get(arch.rstrip("af"))
     if known is not None:
         return known
-    return _SMALL_BLACKWELL if int(arch[3:].rstrip("af")) >= _CLUSTERS_SINCE else _SMALL_AMPERE
+    return _SMALL_BLACKWELL if number_of(arch) >= _CLUSTERS_SINCE else _SMALL_AMPERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,6 @@ class Machine:
     programmatic: bool = False  # its launcher can let a kernel start before the one ahead of it ends
     cache: int = 0  # bytes of the second level; 0 where that is not known
     bandwidth: float = 4e6  # bytes per microsecond, from and to memory
-    in_flight: float = 4e6  # bytes that must be on their way for the full bandwidth
     launch_latency: float = 2.0  # microseconds from one kernel's end to where the next is under way
     second_stage_latency: float = 2.5  # microseconds more, of a second-stage reduction
 
@@ -168,6 +173,7 @@ _USUAL: Mapping[str, Machine] = MappingProxyType(
         "sm_80": machine_of("sm_80", "NVIDIA A100", 108, 40 << 20),
         "sm_90": USUAL_MACHINE,
         "sm_100": machine_of("sm_100", "NVIDIA B200", 148, 126 << 20),
+        _HOST: HOST_MACHINE,
     }
 )
 
@@ -186,3 +192,9 @@ def usual_machine(arch: str) -> Machine:
     """The usual device of an architecture, for planning without one."""
     known = _USUAL.get(arch.rstrip("af"))
     return machine_of(arch) if known is None else replace(known, arch=arch)
+
+
+def of_usual_size(device: Machine) -> Machine:
+    """The device, with as many multiprocessors as are usual for its architecture: what decides the bits of
+    results is chosen for so many, since a call may count on fewer than there are."""
+    return replace(device, multiprocessors=usual_machine(device.arch).multiprocessors)

@@ -1,4 +1,5 @@
-"""The model of time: what a kernel with a schedule takes, from its quantities.
+"""The models: what a kernel with a schedule takes, and whether the compiler spills registers of it, from its
+quantities.
 
 The time is a bound that memory and latency set, times what trees make of the quantities. Trees are fitted to
 timings (`bench/fit.py`) and shipped as plain arrays. All of one depth, each asks one question a level,
@@ -17,7 +18,10 @@ from numpy.typing import NDArray
 
 from normgen.launching.quantities import Array
 
-SHIPPED = Path(__file__).parent / "trees.npz"
+SHIPPED = Path(__file__).parent / "trees.npz"  # of time
+SPILLS = (
+    Path(__file__).parent / "spills.npz"
+)  # of registers that a thread lacks; less than 0: that it has left
 
 
 class Trees(NamedTuple):
@@ -32,10 +36,19 @@ class Trees(NamedTuple):
 
 def microseconds(quantities: Mapping[str, Array]) -> Array:
     """The predicted time of each schedule."""
-    trees = shipped()
     bound = quantities["bound"]
-    above = predict(trees, matrix(quantities, trees.names, np.size(bound)))
-    return np.asarray(np.exp(bound + above))
+    return np.asarray(np.exp(bound + _of(SHIPPED, quantities)))
+
+
+def spilled(quantities: Mapping[str, Array], count: int) -> NDArray[np.bool_]:
+    """Whether the compiler is expected to spill registers of each of the first so many schedules."""
+    first = {name: each[:count] if np.ndim(each) else each for name, each in quantities.items()}
+    return np.asarray(_of(SPILLS, first) > 0)
+
+
+def _of(path: Path, quantities: Mapping[str, Array]) -> Array:
+    trees = shipped(path)
+    return predict(trees, matrix(quantities, trees.names, np.size(quantities["bound"])))
 
 
 def matrix(quantities: Mapping[str, Array], names: Sequence[str], count: int) -> NDArray[np.float32]:
@@ -48,7 +61,7 @@ def matrix(quantities: Mapping[str, Array], names: Sequence[str], count: int) ->
 
 
 def predict(trees: Trees, rows: NDArray[np.float32]) -> Array:
-    """The logarithm of the time over its bound."""
+    """The logarithm of times over their bounds, or registers that threads lack."""
     quantities = np.ascontiguousarray(rows.T)
     leaves = np.zeros((len(trees.values), len(rows)), np.uint8)
     for features, thresholds in zip(trees.features.T, trees.thresholds.T, strict=True):
@@ -57,9 +70,9 @@ def predict(trees: Trees, rows: NDArray[np.float32]) -> Array:
 
 
 @cache
-def shipped() -> Trees:
-    """The trees that normgen comes with."""
-    return read(SHIPPED)
+def shipped(path: Path = SHIPPED) -> Trees:
+    """Trees that normgen comes with."""
+    return read(path)
 
 
 def read(path: Path) -> Trees:

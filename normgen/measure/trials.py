@@ -8,7 +8,7 @@ from pathlib import Path
 from normgen.launching.knobs import Knobs
 from normgen.measure.arithmetic import Bytes, rho
 from normgen.measure.norms import Case
-from normgen.runtime.planning.choose import Choice
+from normgen.runtime.planning.choose import Alternative, Choice
 from normgen.runtime.planning.store import Tuned
 
 TOP = 24  # offers of a kernel that are tried
@@ -44,8 +44,8 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of tuning one direction. `usual`: microseconds of the default; `found`: the choice that was
-    kept, or None where the default is as good; `path`: where; `left`: offers that were not tried for want of
-    time."""
+    kept, or None where the default is as good; `path`: where; `taken`: that choice, or else the default,
+    planned; `left`: offers that were not tried for want of time."""
 
     case: Case
     bytes: Bytes
@@ -54,6 +54,7 @@ class Outcome:
     usual: float
     found: Tuned | None
     path: Path
+    taken: Alternative
     left: int
 
     def rho(self, us: float) -> float:

@@ -74,6 +74,7 @@ def tune(
         usual=search.usual,
         found=found,
         path=STORE.where(workload),
+        taken=search.planned(found.choice) if found else search.default,
         left=search.left,
     )
 
@@ -133,32 +134,38 @@ class _Search:
         self._done, self._total, self._advance = 0, 0, advance
         self._deadline = time.monotonic() + limits.seconds
         found = self._alternatives()
-        self._default = choose_strategy(found)
+        self.default = choose_strategy(found)
         # Any strategy will do for filling the arrays, as long as the store has no part in it.
-        usual = replace(case, strategy=self._default.strategy.name)
+        usual = replace(case, strategy=self.default.strategy.name)
         self._sets = bench.buffers(package, usual)
         self._results = Results(bench, self._sets[0], self.direction.updated, self.numbers)
 
     def run(self) -> Tuned | None:
         """The best choice, or None where the default is as good."""
-        self._results.settle(self._default.plan)
+        self._results.settle(self.default.plan)
         near = self._strategies()
         for best in near:
             for offers in self._candidates(best.alternative):
                 self._kernel(best, offers)
-        return self._final([best for best in near if best.schedules or best.alternative is not self._default])
+        return self._final([best for best in near if best.schedules or best.alternative is not self.default])
+
+    def planned(self, choice: Choice) -> Alternative:
+        """A choice of offers, planned."""
+        found = planned_choice(self.direction.record, self.binding, self.bench.executor.device, choice)
+        assert found is not None, choice
+        return found
 
     # -------------------------------------------------------------------------------------------- strategies
 
     def _strategies(self) -> list[_Best]:
         """The strategies worth refining, as they are by default, timed."""
         found = self._alternatives()
-        likely = [each for each in found if each.microseconds <= STRATEGIES * self._default.microseconds]
+        likely = [each for each in found if each.microseconds <= STRATEGIES * self.default.microseconds]
         self._total += len(likely)
         timed = []
         for alternative in likely:
             name = alternative.strategy.name
-            default = name == self._default.strategy.name
+            default = name == self.default.strategy.name
             us, why = self._time(alternative.plan, FEW)
             trial = Trial(
                 name, "", "", alternative.microseconds, us, verdict="default" if default else "", why=why
@@ -166,7 +173,7 @@ class _Search:
             self.trials.append(trial)
             self._step(name)
             if us is not None and (default or not self._results.wrong(alternative.plan)):
-                timed.append(_Best(self._default if default else alternative, us))
+                timed.append(_Best(self.default if default else alternative, us))
         assert timed, "the default itself could not be run"
         least = min(best.us for best in timed)
         return [best for best in timed if best.us <= NEAR * least]
@@ -214,11 +221,10 @@ class _Search:
             self.trials[place] = replace(self.trials[place], verdict="wrong", why=why)
 
     def _planned(self, best: _Best, usual: Candidate, offers: Iterable[Candidate]) -> Iterator[_Try]:
-        device, name = self.bench.executor.device, usual.kernel.name
+        name = usual.kernel.name
         for each in offers:
             choice = Choice(best.choice.strategy, {**best.schedules, name: each.knobs})
-            found = planned_choice(self.direction.record, self.binding, device, choice)
-            assert found is not None, choice
+            found = self.planned(choice)
             expected = best.alternative.microseconds - usual.cost.microseconds + each.cost.microseconds
             names = [other.kernel.name for other in found.kernels]
             place = sum(len(other.lowered.launches) for other in found.kernels[: names.index(name)])
@@ -277,12 +283,9 @@ class _Search:
 
     def _final(self, left: list[_Best]) -> Tuned | None:
         """What is left against the default, in turns: the fastest, where it gains enough."""
-        device = self.bench.executor.device
-        plans: dict[int, LaunchPlan] = {-1: self._default.plan}
+        plans: dict[int, LaunchPlan] = {-1: self.default.plan}
         for number, best in enumerate(left):
-            found = planned_choice(self.direction.record, self.binding, device, best.choice)
-            assert found is not None, best.choice
-            plans[number] = found.plan
+            plans[number] = self.planned(best.choice).plan
         times: dict[int, list[float]] = {number: [] for number in plans}
         self._total += ROUNDS * len(plans)
         for _ in range(ROUNDS):

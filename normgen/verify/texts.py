@@ -1,4 +1,4 @@
-"""Whether the texts of a package compile: each form of a kernel that calls of all kinds take, in one unit."""
+"""Whether the texts of a package compile: each form of a kernel that calls may take, in one unit."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ from itertools import product
 
 from normgen.devices.host.compile import check_syntax
 from normgen.ir.program import Definition
-from normgen.launching.launch import HOST, Binding, Launch
-from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
+from normgen.launching.launch import HOST, Binding
+from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.calls.sizes import bind_sizes
-from normgen.runtime.planning.choose import alternatives, choose_strategy
+from normgen.runtime.planning.choose import in_each_form
 from normgen.runtime.planning.made import plan_made
 from normgen.verify.cases import axis_order, fixed_extents
 from normgen.verify.coverage import covering
 
-# Which form a kernel takes depends on the device: the usual one, the host, and ones that lack something.
-DEVICES = (
-    USUAL_MACHINE,
-    HOST_MACHINE,
-    replace(USUAL_MACHINE, registers_per_multiprocessor=4096),
-    replace(USUAL_MACHINE, registers_per_multiprocessor=4096, shared_per_block=0),
-    replace(USUAL_MACHINE, arch="sm_80"),
-    replace(USUAL_MACHINE, multiprocessors=4),
-)
+# Which forms a kernel may take depends on the device: the usual one, the host, and one without clusters.
+DEVICES = (USUAL_MACHINE, HOST_MACHINE, replace(USUAL_MACHINE, arch="sm_80"))
 # How much longer than in a check the outermost axis is, and the innermost.
 SCALES = ((1, 1), (4096, 1), (1, 64), (64, 4), (1, 3001), (65_536, 1))
 EVERY = 3  # of so many groups of cases, one lends its lengths
@@ -53,16 +46,20 @@ def forms(package: Package) -> frozenset[str]:
 
 
 def texts(definition: Definition, package: Package) -> dict[str, str]:
-    """A text of each form by its entry. Forms that no call here takes are not among them: those that tuning
-    alone may choose, of kernels that have few elements."""
+    """A text of each form by its entry. Forms that no call here may take are not among them, such as those
+    for long rows of kernels that have few elements."""
     wanted, found = forms(package), dict[str, str]()
     passes = [each for each in directions(package) if each is not None]
     for device, sizes, (dtype, alignment) in product(DEVICES, tuple(_sizes(definition)), ARRAYS):
         for direction, strategy in ((d, s) for d in passes for s in d.record.strategies):
-            entries = {form.entry for kernel in strategy.kernels for form in kernel.forms}
-            if not entries <= found.keys():
-                for launch in _planned(direction, package, strategy.name, sizes, dtype, alignment, device):
-                    found.setdefault(launch.entry, launch.source)
+            left = frozenset(
+                k.name for k in strategy.kernels if not {f.entry for f in k.forms} <= found.keys()
+            )
+            if left:
+                binding = _binding(direction, sizes, dtype, alignment)
+                for each in in_each_form(strategy, binding, device, left):
+                    for launch in each.lowered.launches:
+                        found.setdefault(launch.entry, launch.source)
         if found.keys() >= wanted:
             break
     return {entry: source for entry, source in found.items() if entry in wanted}
@@ -80,18 +77,8 @@ def _sizes(definition: Definition) -> Iterator[dict[str, int]]:
         yield found
 
 
-def _planned(
-    direction: Direction,
-    package: Package,
-    strategy: str,
-    sizes: Mapping[str, int],
-    dtype: str,
-    alignment: int,
-    device: Machine,
-) -> tuple[Launch, ...]:
-    """What a call of such arrays launches where it takes this strategy."""
+def _binding(direction: Direction, sizes: Mapping[str, int], dtype: str, alignment: int) -> Binding:
+    """A call of such arrays."""
     axes = {axis for record in direction.operands.values() for axis in record.axes}
     known = {axis: length for axis, length in sizes.items() if axis in axes}
-    binding = bind_sizes(direction, known, dtype, alignment, HOST).binding
-    found = alternatives(direction.record, binding, device, strategy)
-    return choose_strategy(found).plan.launches if found else ()
+    return bind_sizes(direction, known, dtype, alignment, HOST).binding

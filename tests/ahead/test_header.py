@@ -116,7 +116,7 @@ SPECS: list[tuple[str, dict[str, int], dict[str, int], list[dict[str, int]]]] = 
     ("softmax", {}, {"D": 1500000, "...": 64}, [{"...": rows} for rows in (5, 64)]),
     ("qk_norm", {"head_dim": 128}, {"H": 32, "K": 8}, [{"...": 40, "H": 32, "K": 8}]),
     ("dyt", {}, {"D": 512}, [{"...": rows} for rows in (2, 777)]),
-    ("batchnorm_channels_last", {}, {"...": 8192, "C": 256}, [{}]),
+    ("batchnorm_channels_last", {}, {"...": 32768, "C": 256}, [{}]),
     ("batchnorm", {}, {"B": 32, "...": 196}, [{"C": 64}, {"C": 1024}]),
 ]
 
@@ -176,7 +176,7 @@ def test_a_smaller_device_is_refused_where_blocks_wait_for_one_another(
     library: Path, tmp_path: Path, driver: FakeDriver
 ) -> None:
     made = package("batchnorm_channels_last")
-    cases = [replace(shaped(made, "forward", {"...": 8192, "C": 256}), device=machine("sm_100"))]
+    cases = [replace(shaped(made, "forward", {"...": 32768, "C": 256}), device=machine("sm_100"))]
     assert cases[0].resident and cases[0].device.multiprocessors > 132
     p = header(cases, made, tmp_path)
     lines = f"    {p} norm;\n    return {p}_load(&norm) != CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;\n"

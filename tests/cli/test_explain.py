@@ -32,8 +32,11 @@ def test_every_stage_has_a_text(stage: str, wanted: str) -> None:
 def test_the_summary_says_what_was_decided_and_why() -> None:
     done = run("explain", "rmsnorm.norm", "--size", "D=7168", "--size", "...=1024", "--dtype", "f16")
     assert (done.exit_code, done.stderr) == (exits.OK, ""), done.output
-    for text in ("D = 7168", "f16", "H200", "rstd", "gradient dw[D]", "because", "not "):
+    for text in ("D = 7168", "f16", "H200", "rstd", "gradient dw[D]", "because"):
         assert text in done.stdout
+    said = " ".join(done.stdout.split())
+    figures = r"[0-9.]+ us, [0-9]+ GB/s"
+    assert len(re.findall(rf"predicted: {figures}; next best [^:]+: {figures}[^:]+: {figures}", said)) == 2
     # Forward: x and w read, y and rstd written; nothing twice.
     least = 2 * (2 * 1024 * 7168 + 7168) + 4 * 1024
     assert f"{least / 1e6:.1f} MB moved, 1.000 of the least possible" in done.stdout
@@ -44,10 +47,9 @@ def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
     assert (done.exit_code, done.stderr) == (exits.OK, "")
     shown = done.stdout.partition("schedules for ")[2].splitlines()
     assert shown[0] == "... = 32768, D = 5120 in f16, on NVIDIA H200"
-    assert sum(line.startswith("    next ") for line in shown) == 6, "three a kernel"
-    assert (
-        sum(bool(re.search(r"^    predicted: about [0-9.]+ us, [0-9]+ GB/s$", line)) for line in shown) == 2
-    )
+    said = " ".join(" ".join(shown).split())
+    beside = [each.count("GB/s") for each in said.split("predicted: ")[1:]]
+    assert beside == [6, 6], "what is taken, and five a kernel"
     assert sum("because" in line for line in shown) == 2
     assert sum("schedules fit; `normgen tune` measures them" in line for line in shown) == 2
 

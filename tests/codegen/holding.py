@@ -102,6 +102,12 @@ def subject(name: str, groups: int = 0, strategy: str = "whole") -> Subject:
     return Subject(found, backward(found), norm, strategy)
 
 
+def fresh(name: str, groups: int, strategy: str) -> Subject:
+    """A subject whose norm has planned nothing yet."""
+    found = subject(name, groups, strategy)
+    return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy=strategy)))
+
+
 def case(found: Subject, dtypes: str = "f32", **extents: int) -> Case:
     lengths = {("..." if axis == "rest" else axis): n for axis, n in extents.items()}
     made = make_case(found.definition, 1, 1, next(d for d in DTYPE_SETS if d.name == dtypes), lengths)

@@ -9,18 +9,17 @@ from normgen import bundled
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.rows.launch.choose import default, ways
-from normgen.families.rows.launch.pipelines import pipeline
+from normgen.families.rows.launch.choose import default, device_of, forms_of
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
-from normgen.launching.family import Rejected
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import Kernel, RowsRecord
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.registry import family_of
+from tests.codegen.ways import offered, pipeline
 
 H200 = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
 SMALL = Machine("small", "sm_80", 2, 101376, 102400)
@@ -83,12 +82,16 @@ def bulk_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return [replace(pipeline(shape, 256, 2, stages=2), bulk=True)]
 
 
-def schedules(
-    record: PassRecord, binding: Binding, device: Machine
-) -> list[tuple[RowSchedule, tuple[Rejected, ...]]]:
-    """The schedule of each kernel of the first strategy, all of the rows family, and what was rejected."""
-    call = Call(binding, device, "")
-    return [schedule_rows(kernel, call) for kernel in record.strategies[0].kernels]
+def schedules(record: PassRecord, binding: Binding, device: Machine) -> list[RowSchedule]:
+    """The schedule of each kernel of the first strategy, all of the rows family."""
+    return [schedule_rows(kernel, Call(binding, device)) for kernel in record.strategies[0].kernels]
+
+
+def offers(record: PassRecord, binding: Binding, device: Machine) -> list[RowSchedule]:
+    """Every schedule of the first kernel of the first strategy, which is of the rows family."""
+    kernel, call = record.strategies[0].kernels[0], Call(binding, device)
+    assert isinstance(kernel, RowsRecord)
+    return list(offered(shape_of(kernel, call), device_of(call), forms_of(kernel)))
 
 
 def planned(name: str, direction: str, dtype: str, device: Machine, **extents: int) -> LaunchPlan:
@@ -104,11 +107,11 @@ def usual_launches(kernel: Kernel, call: Call) -> tuple[Launch, ...]:
     return family.lower(kernel, call, next(family.space(kernel, call))).launches
 
 
-def schedule_rows(kernel: RowsRecord, call: Call) -> tuple[RowSchedule, tuple[Rejected, ...]]:
-    """How a kernel of the rows family runs by itself, and what was rejected."""
-    rejected: list[Rejected] = []
-    ways(shape_of(kernel, call), call.device, rejected)
-    return default(kernel, call), tuple(rejected)
+def schedule_rows(kernel: RowsRecord, call: Call) -> RowSchedule:
+    """How a kernel of the rows family runs by itself."""
+    found = default(kernel, call)
+    assert found is not None, kernel.name
+    return found
 
 
 def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:

@@ -14,20 +14,22 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor, HostFault
+from normgen.families.columns.launch import family as columns
+from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
+from normgen.families.columns.launch.space import starts
 from normgen.families.resident.launch import residence, segments
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces, plan_rows
-from normgen.families.rows.launch import choose
-from normgen.families.rows.launch.clusters import cooperative
-from normgen.families.rows.launch.one_block import any_row_tile
-from normgen.families.rows.launch.pipelines import overlapped_pipeline, pipeline
+from normgen.families.rows.launch.forms import FORMS
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
-from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.families.rows.launch.space import cooperative, row_tiles
+from normgen.launching.machine import HOST_MACHINE, WARP, Machine
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.alone import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.codegen.test_columns import SCALED
+from tests.codegen.ways import first, of_form, overlapped_pipeline, pipeline
 from tests.host.mutation import Altered, barrier_lines
 
 USUAL = HOST_MACHINE
@@ -35,8 +37,6 @@ USUAL = HOST_MACHINE
 ONE = replace(HOST_MACHINE, multiprocessors=1)
 # So many that no warp adds up alone what they leave.
 MANY = replace(HOST_MACHINE, multiprocessors=100)
-# So few registers that no row is held in them.
-STARVED = replace(ONE, registers_per_multiprocessor=4096)
 
 # Two accumulators of each kind, so that one uses the scratch after the other.
 WIDE = """norm accumulators
@@ -140,7 +140,7 @@ FIRST: dict[str, Callable[[RowShape], RowSchedule]] = {
     "bulk": lambda shape: bulk_pair(shape, HOST_MACHINE)[0],
     "overlapped": lambda shape: overlapped_pipeline(shape, 64, 2, late=False),
     "words": word_aligned,
-    "tile": lambda shape: next(s for s in any_row_tile(shape) if s.team == 4),
+    "tile": lambda shape: next(s for s in row_tiles(shape) if s.team == 4),
     "cooperative": lambda shape: cooperative(shape, 64, 1, 1),
 }
 
@@ -152,7 +152,8 @@ class Case:
     `runs`: how many of the barriers and waits of its text are needed, `spare`: how many only other kernels
     need that call the same device functions. `over`: a result and the operand in whose place it goes. `wrt`:
     whose gradients are wanted. `first`: the schedule that it has.
-    `twice`: of a resident kernel, whether it reads some rows twice.
+    `twice`: of a resident kernel, whether it reads some rows twice. `ahead`: of columns, whether the next
+    tile is on its way.
     """
 
     norm: str
@@ -167,15 +168,20 @@ class Case:
     wrt: tuple[str, ...] = ()
     first: str = ""
     twice: bool = False
+    ahead: bool = False
 
 
 CASES = {
-    "registers, realigned, one warp": Case("layernorm", "forward", "registers", 9, 767, ONE, 1, ("y", "x")),
-    "registers, realigned, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
+    "registers, realigned, one warp": Case(
+        "layernorm", "forward", "registers", 9, 767, ONE, 1, ("y", "x"), first="one warp"
+    ),
+    "registers, realigned, no exchange": Case(
+        "dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x"), first="realigned"
+    ),
     "registers, pieces that are added up": Case(PIECES, "forward", "registers", 40, 24, USUAL, 3),
-    "stream": Case("layernorm", "forward", "multipass", 3, 600, STARVED, 1),
-    "split": Case(NARROW, "forward", "split", 3, 5000, ONE, 3),
-    "batch": Case(SHARING, "forward", "batch", 40, 600, ONE, 4),
+    "stream": Case("layernorm", "forward", "multipass", 3, 600, ONE, 1, first="of its form"),
+    "split": Case(NARROW, "forward", "split", 3, 5000, ONE, 3, first="of its form"),
+    "batch": Case(SHARING, "forward", "batch", 40, 600, ONE, 4, first="of its form"),
     "pipeline, realigned": Case("rmsnorm", "backward", "pipeline", 12, 4001, ONE, 5),
     "pipeline, teams within warps": Case("layernorm", "backward", "pipeline", 100, 64, ONE, 6),
     # A norm without exchanges: after one between warps nobody still reads the pipeline when a sum is
@@ -202,8 +208,12 @@ CASES = {
     "windows, pixels": Case(WINDOWED, "forward", "pixels", 253, 40, USUAL, 1),
     "columns": Case("softmax2d", "forward", "registers", 33, 40, USUAL, 2),
     "columns, moments": Case("layernorm2d", "forward", "registers", 33, 40, USUAL, 2),
-    "columns, wide sums": Case("layernorm2d", "backward", "registers", 700, 40, ONE, 4),
-    "columns, narrow sums": Case(SCALED, "backward", "registers", 700, 40, ONE, 6),
+    "columns, wide sums": Case("layernorm2d", "backward", "registers", 700, 40, ONE, 2),
+    "columns, narrow sums": Case(SCALED, "backward", "registers", 700, 40, ONE, 4),
+    "columns, wide sums, next tile": Case(
+        "layernorm2d", "backward", "registers", 700, 40, ONE, 4, ahead=True
+    ),
+    "columns, narrow sums, next tile": Case(SCALED, "backward", "registers", 700, 40, ONE, 6, ahead=True),
     "columns that stream": Case("softmax2d", "forward", "multipass", 2, 20000, USUAL, 2),
 }
 
@@ -220,14 +230,31 @@ def call(case: Case, executor: HostExecutor) -> None:
         arrays[tensor.name] = random.uniform(0.5, 1.5, shape).astype(np.float32)
     out = {case.over[0]: arrays[case.over[1]]} if case.over else None
 
-    def tiers(shape: RowShape, device: Machine) -> list[list[RowSchedule]]:
-        return [*([[FIRST[case.first](shape)]] if case.first else []), *usual(shape, device)]
+    def asked(shape: RowShape, device: Machine) -> list[RowSchedule]:
+        every = of_form(case.form)(shape, device) if case.form in FORMS else ()
+        match case.first:
+            case "":
+                return []
+            case "of its form":
+                return list(every)
+            case "one warp":
+                return [each for each in every if each.realigned and each.team == WARP]
+            case "realigned":
+                return [each for each in every if each.realigned]
+            case name:
+                return [FIRST[name](shape)]
 
-    usual, ways = choose.tiers, TWICE_WAYS if case.twice else SMALL_WAYS
+    usual = columns.pick
+
+    def of_columns(shape: ColumnShape) -> ColumnSchedule:
+        like = (s for s in starts(shape) if s.form == case.form and s.team > 1 and s.ahead == case.ahead)
+        return next(like, None) or usual(shape)
+
+    ways = TWICE_WAYS if case.twice else SMALL_WAYS
     rules = {kind: replace(getattr(segments, kind), **ways) for kind in ("MOMENTS", "SUMS")}
     kept = patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE))
     planner = partial(plan_launches, strategy="resident" if case.form == "resident" else None)
-    with patch.object(choose, "tiers", tiers), patch.multiple(segments, **rules), kept:
+    with first(asked), patch.object(columns, "pick", of_columns), patch.multiple(segments, **rules), kept:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package, planner=planner).on(executor), case.direction)(**arrays, out=out, **wanted)
 

@@ -6,39 +6,49 @@ import pytest
 
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
-from tests.codegen.holding import case, subject
+from tests.codegen.holding import case, fresh, subject
 from tests.codegen.norms import H200, bound
-from tests.verify.subjects import bundled_subject, prove
+from tests.codegen.ways import first, of_form, offered
+from tests.verify.subjects import prove
+
+
+def forty_threads(shape, device):
+    """Pipelines of which 40 threads have a row."""
+    return (each for each in offered(shape, device, ("pipeline",)) if each.team == 40)
 
 
 def test_sums_over_rows_in_teams_that_are_not_whole_warps():
     """320 channels last in 40 threads: moments forward, sums backward."""
-    found = bundled_subject("batchnorm_channels_last")
-    record = found.norm.package.forward
-    launches = plan_launches(record, bound(record, "bf16", C=320, rest=77), HOST_MACHINE).launches
-    assert any("TEAM = 40;" in launch.source for launch in launches)
-    prove(found, case(found, "bf16", C=320, rest=77))
+    found = fresh("batchnorm_channels_last", 0, "split")
+    package = found.norm.package
+    with first(forty_threads):
+        for record in (package.forward, package.backward):
+            binding = bound(record, "bf16", C=320, rest=77)
+            launches = plan_launches(record, binding, HOST_MACHINE, "split").launches
+            assert any("TEAM = 40;" in launch.source for launch in launches)
+        prove(found, case(found, "bf16", C=320, rest=77))
 
 
-def launches(groups, direction, strategy, **extents):
+def launches(form, groups, direction, strategy, **extents):
     record = getattr(subject("groupnorm_channels_last", groups).norm.package, direction)
-    return plan_launches(record, bound(record, "bf16", G=groups, **extents), H200, strategy).launches
+    with first(of_form(form)):
+        return plan_launches(record, bound(record, "bf16", G=groups, **extents), H200, strategy).launches
 
 
 def test_a_block_stays_where_rows_share_what_a_part_of_the_axes_has():
-    last = launches(8, "forward", "columns", B=2, rest=64, C=8)[-1]
+    last = launches("batch", 8, "forward", "columns", B=2, rest=64, C=8)[-1]
     assert last.entry.endswith("_batch") and "segment" in last.source
 
 
 def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
-    apply = launches(64, "forward", "folded", B=8, rest=65536, C=1)[-1].source
+    apply = launches("batch", 64, "forward", "folded", B=8, rest=65536, C=1)[-1].source
     before, rows = apply.split("extern")[1].split("for (index_t first")
     assert apply.count("load_scalar(t3_ptr") == before.count("load_scalar(t3_ptr") == 1
     assert "t3_parts[item * EACH_T3 + i % EACH_T3]" in rows
 
 
 def test_so_it_is_where_rows_are_summed_in_a_pipeline():
-    statistics = launches(32, "backward", "split", B=8, rest=4096, C=10)[0]
+    statistics = launches("pipeline", 32, "backward", "split", B=8, rest=4096, C=10)[0]
     assert statistics.entry.endswith("statistics_pipeline")
     source = re.sub(r"\(\s+", "(", statistics.source)
     before, rows, *_ = source.split("extern")[-1].split("for (index_t first")
@@ -48,9 +58,10 @@ def test_so_it_is_where_rows_are_summed_in_a_pipeline():
 
 @pytest.mark.parametrize(("groups", "channels", "dtype"), [(8, 1, "f32"), (4, 6, "bf16")])
 def test_neighbours_have_the_statistics_of_their_own_groups(groups, channels, dtype):
-    found = subject("groupnorm_channels_last", groups, "columns")
+    found = fresh("groupnorm_channels_last", groups, "columns")
     extents = {"B": 2, "rest": 70, "G": groups, "C": channels}
     record = found.norm.package.forward
-    plan = plan_launches(record, bound(record, dtype, **extents), HOST_MACHINE, "columns")
-    assert plan.launches[-1].entry.endswith("_batch")
-    prove(found, case(found, dtype, **extents), directions=("forward",))
+    with first(of_form("batch")):
+        plan = plan_launches(record, bound(record, dtype, **extents), HOST_MACHINE, "columns")
+        assert plan.launches[-1].entry.endswith("_batch")
+        prove(found, case(found, dtype, **extents), directions=("forward",))

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from normgen import bundled
 from normgen.diagnostics import Source
 from normgen.families.columns.compile.plan import plan_columns
-from normgen.families.columns.launch import space
+from normgen.families.columns.launch import family
 from normgen.families.columns.launch.family import Columns
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
+from normgen.families.columns.launch.space import starts
 from normgen.kernel.group import Misfit
 from normgen.launching.call import Call
 from normgen.launching.machine import HOST_MACHINE, Machine
@@ -181,17 +182,19 @@ DEVICES = (ONE, AHEAD, STREAMS)
 
 @contextmanager
 def running_on(device: Machine, order: int = 0) -> Iterator[Altered]:
-    """An executor, with columns streaming if the device says so."""
-    usual = space._candidates
+    """An executor, on whose device columns stream or come ahead if it says so."""
+    usual = family.pick
 
-    def with_next_tiles(shape: ColumnShape) -> list[ColumnSchedule]:
-        return [s for s in usual(shape) if s.ahead or not shape.persistent]
+    def wanted(s: ColumnSchedule, shape: ColumnShape) -> bool:
+        if device is STREAMS:
+            return not s.holds
+        return device is not AHEAD or s.ahead or not shape.persistent
+
+    def picked(shape: ColumnShape) -> ColumnSchedule:
+        return next(s for s in (usual(shape), *starts(shape)) if wanted(s, shape))
 
     with pytest.MonkeyPatch.context() as patch:
-        if device is STREAMS:
-            patch.setattr(space, "_REGISTERS", 0)
-        if device is AHEAD:
-            patch.setattr(space, "_candidates", with_next_tiles)
+        patch.setattr(family, "pick", picked)
         yield Altered(device, order)
 
 

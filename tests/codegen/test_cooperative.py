@@ -5,21 +5,19 @@ that the first of a row adds up the slices of all: helping is what runs there, a
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.rows.launch import choose
-from normgen.families.rows.launch.clusters import cooperative, cooperative_rows
 from normgen.families.rows.launch.legal import fit
 from normgen.families.rows.launch.shape import shape_of
+from normgen.families.rows.launch.space import cooperative, cooperative_rows
 from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
-from tests.codegen.holding import case, subject
+from tests.codegen.holding import case, fresh, subject
 from tests.codegen.norms import H200, bound, package_of
 from tests.verify.subjects import CHECKED, prove, same_bits
 
@@ -34,19 +32,16 @@ output y[B, D] = (x - bottom) / (top - bottom)
 
 def dealt_out(monkeypatch, held=1, places=1, threads=64):
     """Small blocks, of which several share a row however short it is."""
-    usual = choose.tiers
+    usual = choose.ways
 
-    def tiers(shape, device):
+    def ways(shape, device, forms):
         made = cooperative(shape, threads, held, places)
-        return [[made]] if shape.cooperates and made.members > 1 else usual(shape, device)
+        if not (shape.cooperates and made.members > 1 and "cooperative" in forms):
+            return usual(shape, device, forms)
+        fitted = fit(made, shape, device)
+        return choose.Ways(fitted, fitted)
 
-    monkeypatch.setattr(choose, "tiers", tiers)
-
-
-def fresh(name, groups, strategy):
-    """A subject whose norm has planned nothing yet."""
-    found = subject(name, groups, strategy)
-    return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy=strategy)))
+    monkeypatch.setattr(choose, "ways", ways)
 
 
 # Norm, groups, strategy, directions, lengths, element types, slices held in registers and in memory.
@@ -152,6 +147,6 @@ def test_blocks_that_wait_leave_room_for_others_and_have_the_memory_that_they_ta
     binding = bound(record, "f32", B=2, G=32, C=16, rest=65536)
     device = replace(H200, **changed)
     shape = shape_of(record.strategies[0].kernels[0], Call(binding, device, ""))
-    (offered,) = cooperative_rows(shape)
+    offered = next(cooperative_rows(shape))
     outcome = fit(offered, shape, device)
     assert reason in str(outcome) if reason else outcome.members == 32

@@ -153,7 +153,7 @@ def test_knobs_are_what_a_schedule_decides() -> None:
     ((first, *_),) = candidates(package.forward.strategies[0], binding, USUAL_MACHINE)
     knobs = dict(first.knobs)
     assert knobs["form"] == "registers" and not {"reason", "registers"} & knobs.keys()
-    noted = replace(first.schedule, few=True, registers=999)
+    noted = replace(first.schedule, registers=999)
     assert knobs_of(noted) == first.knobs
     assert not {"stages", "blocks"} & dict(first.bits).keys() and dict(first.bits).keys() < knobs.keys()
 

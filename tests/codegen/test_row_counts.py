@@ -64,7 +64,9 @@ def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, dir
         )
         for kernel, texts in found.items():
             where = f"{kernel} {dtype} {width}"
-            assert len(texts) <= 2, f"{where}: {len(texts)} texts"
+            # (a second stage has its own for each way that blocks leave sums, and for few segments)
+            most = 4 if kernel.endswith("_second_stage") else 2
+            assert len(texts) <= most, f"{where}: {len(texts)} texts"
             assert texts <= known, f"{where}: a text that nobody knew of"
         assert others == [known, known], "whatever the call has"
 
@@ -80,11 +82,10 @@ def kernel_of(entry: str) -> str:
 
 
 def test_texts_for_arrays_of_more_than_2_billion_elements() -> None:
-    """There is none in general. Moments that load gains late have no registers for 64-bit offsets, and so
-    another text, which is known ahead."""
-    for name, texts in (("rmsnorm", 1), ("layernorm", 2)):
+    """What has no registers for 64-bit offsets has another text, which is known ahead."""
+    for name in ("rmsnorm", "layernorm"):
         record = packaged(name).forward
         call = (bound(record, "bf16", rest=rows, D=4096) for rows in (1 << 15, 1 << 22))
         small, large = (plan_launches(record, each, H200) for each in call)
         taken = {x.source for x in (*small.launches, *large.launches)}
-        assert len(taken) == texts and taken <= {x.source for x in small.alike()}
+        assert len(taken) <= 2 and taken <= {x.source for x in small.alike()}

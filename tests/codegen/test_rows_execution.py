@@ -3,7 +3,6 @@ itself at lengths that take the form, or forced to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,12 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.families.rows.launch import choose
 from normgen.families.rows.launch import shape as rows_shape
-from normgen.families.rows.launch.cluster_sums import overlapped_sums
 from normgen.families.rows.launch.legal import fit
-from normgen.families.rows.launch.one_block import any_row_tile
-from normgen.families.rows.launch.pipelines import long_rows, overlapped, pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -24,6 +19,7 @@ from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from tests.codegen.norms import H200, bound, bulk_pair, host_launches, package_of, packaged, schedules
+from tests.codegen.ways import Offers, first, of_form, pipeline
 from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits
 
 F16, MIXED = DTYPE_SETS[3], next(d for d in DTYPE_SETS if d.name == "bf16, params f32")
@@ -78,10 +74,11 @@ def prove_rows(case: Rows, fresh: bool = False, **how: Any) -> None:
 
 
 @pytest.mark.parametrize("case", USUAL, ids=lambda c: f"{c.form}-{c.name}-{c.direction}-{c.rows}x{c.width}")
-def test_lengths_that_take_a_form(case: Rows) -> None:
-    launch = host_launches(case.name, case.direction, element(case), rest=case.rows, D=case.width)[0]
-    assert launch.entry.endswith(f"_{case.form}") and launch.cluster == case.cluster
-    prove_rows(case)
+def test_lengths_that_can_take_a_form(case: Rows) -> None:
+    with first(of_form(case.form, cluster=case.cluster)):
+        launch = host_launches(case.name, case.direction, element(case), rest=case.rows, D=case.width)[0]
+        assert launch.entry.endswith(f"_{case.form}") and launch.cluster == case.cluster
+        prove_rows(case, fresh=True)
 
 
 # In the memory of an operand, of rows that are apart, that begin elsewhere; added to what is there.
@@ -101,8 +98,6 @@ def test_rows_that_begin_anywhere_otherwise(name: str, width: int, how: str) -> 
 
 # ------------------------------------------------------------------------------------------------ forced
 
-Ways = Callable[[RowShape, Machine], list[RowSchedule]]
-
 
 def one_slice(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """A pipeline of one slice, which is filled again when it has been read."""
@@ -119,19 +114,14 @@ def refills(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return [refilled(shape, 3, shape.length // 8 // shape.vector)] if shape.columns else []
 
 
-def pipelines(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    return list(long_rows(shape))
-
-
-def overlaps(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    return overlapped_sums(shape, device) if shape.columns else overlapped(shape, device)
-
-
 def row_tiles(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """A block of 4 rows or more, of which some are beyond the last."""
-    return [s for s in any_row_tile(shape) if (s.team, s.threads) == (1, 128)]
+    every = of_form("row_tile")(shape, device)
+    return [s for s in every if (s.team, s.threads) == (1, 128)]
 
 
+pipelines: Offers = of_form("pipeline", cluster=8)
+overlaps: Offers = of_form("overlapped")
 FORCED = {
     "pipelines of rows, clusters": (Rows("softmax", "forward", 20, 65544, BF16, "pipeline"), pipelines),
     "bulk copies kept in registers": (Rows("layernorm", "forward", 67, 5000, BF16, "pipeline"), bulk_pair),
@@ -144,18 +134,12 @@ FORCED = {
 }  # fmt: skip
 
 
-def first(monkeypatch: pytest.MonkeyPatch, ways: Ways) -> None:
-    """Schedules before all that would be taken."""
-    usual = choose.tiers
-    monkeypatch.setattr(choose, "tiers", lambda shape, device: [ways(shape, device), *usual(shape, device)])
-
-
 @pytest.mark.parametrize(("case", "ways"), FORCED.values(), ids=FORCED)
-def test_schedules_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, case: Rows, ways: Ways) -> None:
-    first(monkeypatch, ways)
-    launch = host_launches(case.name, case.direction, element(case), rest=case.rows, D=case.width)[0]
-    assert launch.entry.endswith(f"_{case.form}")
-    prove_rows(case, fresh=True)
+def test_schedules_that_are_asked_for(case: Rows, ways: Offers) -> None:
+    with first(ways):
+        launch = host_launches(case.name, case.direction, element(case), rest=case.rows, D=case.width)[0]
+        assert launch.entry.endswith(f"_{case.form}")
+        prove_rows(case, fresh=True)
 
 
 def test_a_pipeline_without_places_to_spare_is_refused() -> None:
@@ -168,12 +152,12 @@ def test_a_pipeline_without_places_to_spare_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("ways", "width"), [(overlaps, 40000), (pipelines, 20000)])
-def test_in_place(monkeypatch: pytest.MonkeyPatch, ways: Ways, width: int) -> None:
+def test_in_place(ways: Offers, width: int) -> None:
     """A row that is in the pipeline still is not the memory that a row before it went to."""
-    first(monkeypatch, ways)
     found = bundled_subject("layernorm")
     case = case_of(found, 9, width, F32, in_place=True)
-    prove(replace(found, norm=Norm(found.norm.package)), case, directions=("forward",))
+    with first(ways):
+        prove(replace(found, norm=Norm(found.norm.package)), case, directions=("forward",))
 
 
 @pytest.mark.parametrize(("width", "dtypes"), [(1, BF16), (2, F32), (7, BF16), (17, F32), (33, BF16)])
@@ -212,15 +196,11 @@ def test_bits_do_not_depend_on_where_a_row_lies(width: int) -> None:
 
 
 @pytest.mark.kernels
-def test_few_rows_have_the_bits_of_many() -> None:
-    """Few long rows are in registers where many come through a pipeline."""
-    norm, length = Norm(packaged("layernorm")), 40962
+@pytest.mark.parametrize(("name", "length"), [("layernorm", 40962), ("softmax", 1000), ("rmsnorm", 4096)])
+def test_few_rows_have_the_bits_of_many(name: str, length: int) -> None:
+    norm = Norm(packaged(name))
     x = np.random.default_rng(3).standard_normal((70, length)).astype(ml_dtypes.bfloat16)
     many, few = norm.forward(x=x), norm.forward(x=x[:3])
-    record = packaged("layernorm").forward
-    calls = (bound(record, "bf16", rest=rows, D=length) for rows in (70, 3))
-    forms = [schedules(record, call, HOST_MACHINE)[0][0].form for call in calls]
-    assert forms == ["pipeline", "registers"]
     assert all(same_bits(one[:3], other) for one, other in zip(many, few, strict=True))
 
 
@@ -228,10 +208,11 @@ def test_a_gradient_is_added_to_what_is_there() -> None:
     """That of a param with elements of each row, which lie in the row tile until they are stored."""
     package = package_of("norm t\ninput x[B, D]\nparam p[B, D]\noutput y[B, D] = softmax[D](x + p)\n")
     found = bound(package.backward, "bf16", B=37, D=151)
-    assert schedules(package.backward, found, HOST_MACHINE)[0][0].form == "row_tile"
     random, norm = np.random.default_rng(5), Norm(package).on(CHECKED)
     drawn = {n: random.standard_normal((37, 151)).astype(ml_dtypes.bfloat16) for n in ("dy", "x", "p")}
     there = np.full((37, 151), 4, ml_dtypes.bfloat16)
-    added = norm.backward(**drawn, out={"dp": there}, accumulate=True).dp.astype(np.float32)
-    alone = norm.backward(**drawn).dp.astype(np.float32)
+    with first(of_form("row_tile")):
+        assert schedules(package.backward, found, HOST_MACHINE)[0].form == "row_tile"
+        added = norm.backward(**drawn, out={"dp": there}, accumulate=True).dp.astype(np.float32)
+        alone = norm.backward(**drawn).dp.astype(np.float32)
     np.testing.assert_allclose(added, alone + 4, rtol=2**-8)  # one rounding of each

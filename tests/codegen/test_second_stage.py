@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from normgen.launching.machine import HOST_MACHINE
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
 from tests.codegen.alone import subject
 from tests.codegen.norms import package_of
+from tests.codegen.ways import first, pipeline
 from tests.host.mutation import Altered
 
 SUMS = """norm sums
@@ -54,6 +56,11 @@ class Case:
         assert found == [self.tile, self.shares, self.threads]
 
 
+def two_blocks(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """Warps that have a row each, in two blocks per multiprocessor: as many partials of each sum."""
+    return [replace(pipeline(shape, 32, stages=2, teams=8), blocks=2)]
+
+
 def whole_numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(3).integers(-8, 9, shape).astype(np.float32)
 
@@ -73,11 +80,13 @@ def whole_numbers(*shape: int) -> np.ndarray:
 def test_sums_moments_and_maxima(case: Case, moments: bool) -> None:
     executor = case.executor()
     dy = whole_numbers(case.rows, case.length)
-    found = Norm(package_of(SUMS)).on(executor).backward(dy=dy, wrt=("b",))
+    with first(two_blocks):
+        found = Norm(package_of(SUMS)).on(executor).backward(dy=dy, wrt=("b",))
     case.check(executor.texts["sums_backward_second_stage"])
     np.testing.assert_array_equal(found.db, dy.sum(axis=0))
     if moments:
-        found = subject(MOMENTS).norm.on(executor).forward(x=dy)
+        with first(two_blocks):
+            found = subject(MOMENTS).norm.on(executor).forward(x=dy)
         case.check(executor.texts["moments_second_stage"])
         np.testing.assert_array_equal(found.top, dy.max(axis=0))
         roundings = case.rows * 2.0**-24  # of as many terms, one after the other

@@ -13,7 +13,7 @@ from normgen.families.rows.launch.forms import form_of
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.launch import Binding
-from normgen.launching.machine import Machine, machine_of, usual_machine
+from normgen.launching.machine import REGISTER_BYTES, Machine, machine_of, usual_machine
 from normgen.measure.norms import contiguous_binding, direction_of
 from normgen.runtime.planning.choose import Alternative, Candidate, alternatives, candidates, choose_strategy
 
@@ -58,11 +58,14 @@ def disliked(drawn: Drawn, device: Machine) -> Iterator[str]:
 
 
 def _single_elements(each: Candidate) -> bool:
-    """Whether it moves narrow vectors where wide ones could be cut out of the words around them."""
+    """Whether it moves less than 4 bytes at a time where wide vectors could be cut out of the words around
+    them."""
     s = each.schedule
     if not isinstance(s, RowSchedule):
         return False
-    return 2 * s.vector < shape_of(each.kernel, each.call).realigned and not form_of(s).by_words
+    shape = shape_of(each.kernel, each.call)
+    narrow = s.vector * shape.narrowest < REGISTER_BYTES and s.vector < shape.realigned
+    return narrow and not form_of(s).by_words
 
 
 def _idle(each: Candidate) -> bool:

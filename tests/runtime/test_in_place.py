@@ -3,7 +3,7 @@ refused wherever the kernels would read what they have overwritten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
@@ -21,18 +21,20 @@ from normgen.package.kernels import RowsRecord
 from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
+from tests.codegen.ways import first, of_form
 
 EXECUTOR = HostExecutor(checked=True, order=2, seed=7)
 f32, f16 = np.float32, np.float16
 
 
-def streaming(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
-    """Plans for a device whose registers hold nothing, which leaves the form that passes over memory."""
-    return plan_launches(record, binding, replace(device, registers_per_multiprocessor=1))
-
-
 @cache
-def norm(name: str, planner: Callable[..., LaunchPlan] = plan_launches) -> Norm:
+def norm(name: str, form: str = "") -> Norm:
+    """A norm of which the kernels take the form, where there is one."""
+
+    def planner(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
+        with first(of_form(form)) if form else nullcontext():
+            return plan_launches(record, binding, device)
+
     package = normgen.load(name).package
     return Norm(package, executors=lambda device: EXECUTOR, planner=planner)
 
@@ -61,13 +63,10 @@ ALLOWED = [
 @pytest.mark.parametrize(("name", "direction", "over"), ALLOWED)
 def test_the_bits_are_those_of_memory_of_its_own(name: str, direction: str, over: dict[str, str]) -> None:
     """In each form. 23 rows leave persistent blocks without one in their last round."""
-    forward = direction == "forward"
-    for shape, planner, form in (
-        ((23, 40), plan_launches, "registers" if forward else "pipeline"),
-        ((3, 2080), plan_launches, "registers" if forward else "overlapped"),
-        ((4, 1100), streaming, "multipass"),
-    ):
-        run, arrays = getattr(norm(name, planner), direction), operands(name, direction, shape)
+    forward = [((23, 40), "registers"), ((3, 2080), "registers")]
+    other = forward if direction == "forward" else [((3, 2080), "overlapped")]
+    for shape, form in (((23, 40), "pipeline"), ((4, 1100), "multipass"), *other):
+        run, arrays = getattr(norm(name, form), direction), operands(name, direction, shape)
         want = run(**arrays)
         EXECUTOR.history.clear()
         got = run(**arrays, out={result: arrays[operand] for result, operand in over.items()})

@@ -30,7 +30,7 @@ def made(name: str) -> tuple[Definition, Package]:
     return definition, package(definition)
 
 
-@pytest.mark.parametrize("name", ["softmax2d", "local_response_norm"])
+@pytest.mark.parametrize("name", ["softmax2d", "local_response_norm", "rmsnorm"])
 def test_every_form_has_a_text(name: str) -> None:
     definition, kernels = made(name)
     found = texts(definition, kernels)

@@ -91,14 +91,14 @@ def code_of(each: Explained, definition: Definition, setting: Setting) -> Listin
 
 
 def _explained(direction: Direction, program: Program, definition: Definition, setting: Setting) -> Explained:
-    from normgen.cli.offered import others, taken
+    from normgen.cli.offered import explained, others, taken
     from normgen.cli.traffic import count_bytes
 
     binding = setting.binding(direction)
     chosen, notes = taken(direction, binding, setting.device)
     flow = flow_of(direction, chosen, binding)
     counted = count_bytes(chosen, binding)
-    said = [*notes, *(line for each in chosen.kernels for line in each.lines)]
+    said = [*notes, *explained(chosen, binding, setting.device)]
     said += [line.strip() for line in others(direction, chosen, binding, setting.device)]
     share = counted.total / max(1, counted.least)
     return Explained(

@@ -169,7 +169,7 @@ def compile_text(
         binary = result.read_bytes() if result.exists() else b""
     if done.returncode != 0 or not binary:
         raise failure(source, command, output, done.returncode)
-    return binary, _usage(output)
+    return binary, usage_of(output)
 
 
 def failure(
@@ -184,7 +184,8 @@ def failure(
     return compile_failure(source, command, output)
 
 
-def _usage(output: str) -> tuple[Usage, ...]:
+def usage_of(output: str) -> tuple[Usage, ...]:
+    """The kernels of what ptxas said."""
     found: list[Usage] = []
     for part in re.split(r"Compiling entry function ", output)[1:]:
         entry = re.match(r"'([^']*)'", part)

@@ -6,14 +6,15 @@ pip installs all of it. It needs neither a CUDA toolkit nor a C++ compiler.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from normgen.devices.compile_failure import compile_failure
-from normgen.devices.cuda.compile import dotted
+from normgen.devices.cuda.compile import Usage, dotted, usage_of
 from normgen.errors import CompileError, ToolchainMissing
 
 # A text is written for nvcc, which has the C library's INFINITY, and takes a generic lambda for a function of
@@ -100,19 +101,31 @@ class Nvrtc:
 
     def build(self, source: str, arch: str, target: str) -> bytes:
         """What becomes of a text: a cubin, or ptx. May run in several threads at once."""
-        found = find_nvrtc()
-        _check_architecture(found, arch)
-        options = (f"-arch={arch}", f"-I{found.headers}", *self.options)
-        api = found.api
-        code, program = api.nvrtcCreateProgram(source.encode(), _TEXT_NAME.encode(), 0, [], [])
-        _check(api, code)
-        try:
-            (code,) = api.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-            if code:
-                raise _failure(source, options, api, code, program)
-            return _read(api, program, "CUBIN" if target == "cubin" else "PTX")
-        finally:
-            api.nvrtcDestroyProgram(program)
+        with _compiled(source, arch, self.options) as program:
+            return _read(find_nvrtc().api, program, "CUBIN" if target == "cubin" else "PTX")
+
+    def report(self, source: str, arch: str) -> tuple[Usage, ...]:
+        """ptxas's report on the kernels of a text."""
+        with _compiled(source, arch, (*self.options, "--ptxas-options=-v")) as program:
+            return usage_of(_read(find_nvrtc().api, program, "ProgramLog").decode(errors="replace"))
+
+
+@contextmanager
+def _compiled(source: str, arch: str, more: Sequence[str]) -> Iterator[Any]:
+    """The program of a text, as long as it is looked at."""
+    found = find_nvrtc()
+    _check_architecture(found, arch)
+    options = (f"-arch={arch}", f"-I{found.headers}", *more)
+    api = found.api
+    code, program = api.nvrtcCreateProgram(source.encode(), _TEXT_NAME.encode(), 0, [], [])
+    _check(api, code)
+    try:
+        (code,) = api.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        if code:
+            raise _failure(source, options, api, code, program)
+        yield program
+    finally:
+        api.nvrtcDestroyProgram(program)
 
 
 def _check_architecture(found: Library, arch: str) -> None:

@@ -3,8 +3,9 @@ family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from normgen.launching.call import Call
@@ -14,16 +15,20 @@ from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.launching.model import microseconds
 from normgen.launching.support import Support
+from normgen.launching.table import Lines as Measured
+from normgen.launching.table import full, lines_of
 from normgen.locks import cached_property
 from normgen.package.kernels import Kernel
 from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.planning.registry import family_of
 
+_FIRST_OFFERS = 100  # of a kernel, among which each form is that it may take
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way to run a pass that is not left to the estimates: a strategy by name, and by kernel the knobs of a
-    schedule. Kernels that are not named take what should be fastest."""
+    """A way to run a pass that is asked for: a strategy by name, and by kernel the knobs of a schedule. Where
+    no knobs are given, a kernel takes what it takes by itself."""
 
     strategy: str
     schedules: Mapping[str, Knobs]
@@ -59,6 +64,12 @@ class Candidate:
         return family_of(self.kernel).explain(self.kernel, self.call, self.schedule)
 
     @property
+    def measured(self) -> bool:
+        """Whether the table that normgen comes with has the schedule for such calls."""
+        knobs, kind = dict(self.knobs), type(self.schedule)
+        return any(dict(full(kind, each)) == knobs for _, each in _lines(self.kernel, self.call))
+
+    @property
     def knobs(self) -> Knobs:
         """What names the schedule."""
         return knobs_of(self.schedule)
@@ -80,8 +91,13 @@ class Alternative:
 
     @property
     def microseconds(self) -> float:
-        """What the launches are expected to take on an H200: a rough estimate, to choose by."""
+        """What its kernels are predicted to take, one after the other."""
         return sum(each.cost.microseconds for each in self.kernels)
+
+    @property
+    def measured(self) -> bool:
+        """Whether a table has all that it runs."""
+        return all(each.measured for each in self.kernels)
 
     @property
     def plan(self) -> LaunchPlan:
@@ -103,12 +119,16 @@ def plan_launches(
 
     `strategy`: the name of the one to take; by default the one that should be fastest.
     """
-    return choose_strategy(alternatives(record, binding, device, strategy)).plan
+    known = None if strategy else _measured(record, binding, device)
+    return (known or choose_strategy(alternatives(record, binding, device, strategy))).plan
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
-    """The alternative with the least estimated time; of equals the first."""
-    return found[0] if len(found) == 1 else min(found, key=lambda each: each.microseconds)
+    """The alternative that was measured to be fast, else that with the least predicted time; of equals the
+    first."""
+    if len(found) == 1:
+        return found[0]
+    return min(found, key=lambda each: (not each.measured, each.microseconds))
 
 
 def alternatives(
@@ -119,6 +139,15 @@ def alternatives(
     found = [running for running in every if not running.misfit]
     named = [running for running in found if running.strategy.name == only]
     return tuple(running.alternative({}) for running in named or found)
+
+
+def _measured(record: PassRecord, binding: Binding, device: Machine) -> Alternative | None:
+    """The strategy of which a table has all kernels, without a look at the others; None where there is none
+    or more than one."""
+    every = (Running(strategy, binding, device) for strategy in record.strategies)
+    known = [each for each in every if each.known and not each.misfit]
+    found = known[0].alternative({}) if len(known) == 1 else None
+    return found if found is not None and found.measured else None
 
 
 def misfit(strategy: Strategy, binding: Binding, device: Machine) -> str:
@@ -150,9 +179,21 @@ def candidates(strategy: Strategy, binding: Binding, device: Machine) -> tuple[t
     )
 
 
+def in_each_form(
+    strategy: Strategy, binding: Binding, device: Machine, names: Collection[str]
+) -> Iterator[Candidate]:
+    """The kernels of these names with a schedule of each form that is offered for a call, if any is."""
+    running = Running(strategy, binding, device)
+    for kernel in running.kernels:
+        if kernel.name in names and not running.misfit_of([kernel]):
+            offered = islice(running.space(kernel), _FIRST_OFFERS)
+            forms = {dict(knobs_of(each)).get("form"): each for each in offered}
+            yield from (Candidate(kernel, running.call, each) for each in forms.values())
+
+
 def predicted(offers: Sequence[Candidate]) -> list[float]:
     """Microseconds of schedules of one kernel: by the model of time where its family has quantities, else by
-    the estimate that the order rests on."""
+    its own estimate."""
     kernel, call = offers[0].kernel, offers[0].call
     found = family_of(kernel).quantities(kernel, call, [each.schedule for each in offers])
     if found is None:
@@ -169,6 +210,11 @@ class Running:
         self.held = tuple(t for t in strategy.temporaries if t.name in needed)
         self.call = Call(binding, device, self.held, _warm(self.kernels))
         self._defaults: dict[str, Any] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether a table has calls like this of every kernel."""
+        return all(_lines(kernel, self.call) for kernel in self.kernels)
 
     @property
     def misfit(self) -> str:
@@ -217,6 +263,12 @@ class Running:
     def alike(self) -> tuple[Launch, ...]:
         """Launches with every text of calls that differ from this one in the number of their rows."""
         return tuple(each for k in self.kernels for each in family_of(k).texts(k, self.call))
+
+
+def _lines(kernel: Kernel, call: Call) -> Measured:
+    """What the table that normgen comes with has of a kernel in such calls."""
+    kept = family_of(kernel).measured_as(kernel, call)
+    return () if kept is None else lines_of(call.device.arch, kept[0])
 
 
 def _warm(kernels: list[Kernel]) -> dict[str, set[str]]:

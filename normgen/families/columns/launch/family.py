@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
+from normgen.families.columns.launch.choose import key_of_columns, pick
 from normgen.families.columns.launch.quantities import quantities
 from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, ColumnShape, next_tile
-from normgen.families.columns.launch.space import Along, across, along, describe, merit_along, settle
+from normgen.families.columns.launch.space import neighbours, settle, starts
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
+from normgen.launching.model import microseconds
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
 from normgen.package.kernels import ColumnsRecord
@@ -34,9 +37,9 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
     )
 
     def space(self, kernel: ColumnsRecord, call: Call) -> Iterator[ColumnSchedule]:
-        """Every schedule that fits: by what should be fastest along the columns, then across them."""
-        shape = shape_of(kernel, call)
-        return distinct(s for _, way in along_of(kernel, call)[0] for s in across(way, shape))
+        """The schedule that a kernel takes by itself, what else it may start from, and the neighbours of
+        each."""
+        return distinct(_space(shape_of(kernel, call)))
 
     def settle(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> ColumnSchedule | Support:
         if schedule.form not in FORMS or all(form.form != schedule.form for form in kernel.forms):
@@ -49,12 +52,13 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         shape = shape_of(kernel, call)
         return quantities(shape, schedules, (shape.columns,))
 
+    def measured_as(self, kernel: ColumnsRecord, call: Call) -> tuple[str, int]:
+        shape = shape_of(kernel, call)
+        return key_of_columns(shape), shape.columns
+
     def cost(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Cost:
-        grid, shape = _Grid(kernel, call, schedule), shape_of(kernel, call)
-        best = along_of(kernel, call)[0][0][1]
-        merit = merit_along(schedule, shape) / merit_along(best, shape)
-        sums = bool(grid.sums)
-        return Cost(grid.moved(), schedule.efficiency, merit, 1 + sums, sums)
+        (us,) = microseconds(self.quantities(kernel, call, [schedule]))
+        return Cost(_Grid(kernel, call, schedule).moved(), float(us))
 
     def lower(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Lowered:
         """The launches of one kernel: that of the columns, then the second-stage reduction if it has sums."""
@@ -69,21 +73,27 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         exchanges = f"{counted(kernel.exchanges, 'exchange')} per column"
         sums = f", {counted(len(kernel.columns), 'sum')} over columns" if kernel.columns else ""
         each = f"{counted(s.vector, 'column')} per thread, {counted(s.team, 'thread')} along a column"
-        usual = schedule == next(self.space(kernel, call))
-        rejected = along_of(kernel, call)[1][:4] if usual else ()
+        because = FORMS[s.form].because.format(counted(s.team, "thread"), counted(s.items, "element"))
         return (
             f"kernel {kernel.name}: columns [{kept}] of [{reduced}], {exchanges}{sums}",
             f"  {s.form}: {each}, {counted(s.items, 'element')} each, {counted(s.lanes, 'thread')} across, "
             f"about {s.registers} registers",
-            f"    because {s.reason}",
-            *(f"  not {r.what}: {r.reason}" for r in rejected),
+            f"    because {because}",
         )
 
 
-@once
-def along_of(record: ColumnsRecord, call: Call) -> tuple[Along, tuple[Rejected, ...]]:
-    """Every way to hold a column, the best first, and what was rejected."""
-    return along(shape_of(record, call))
+def describe(s: ColumnSchedule) -> str:
+    """A way to hold a column, in a few words."""
+    across, along = counted(s.vector, "column"), counted(s.team, "thread")
+    each = f"{s.form}, {across} per thread, {along} per column, {counted(s.items, 'element')} per thread"
+    return each + (", the next tile on its way" if s.ahead else "")
+
+
+def _space(shape: ColumnShape) -> Iterator[ColumnSchedule]:
+    usual, first = pick(shape), starts(shape)
+    yield from (usual, *first)
+    for each in (usual, *first):
+        yield from neighbours(each, shape)
 
 
 @once
@@ -93,14 +103,16 @@ def shape_of(record: ColumnsRecord, call: Call) -> ColumnShape:
     wide = [o for o in (*reads, *writes) if o.inner == record.inner]
     sums, segments = wanted_columns(record, call), call.size(record.segment)
     return ColumnShape(
-        device=call.device,
-        multiprocessors=call.multiprocessors,
+        device=replace(call.device, multiprocessors=call.multiprocessors),
         length=call.size(record.reduced),
         vector=call.vector_width(wide, call.size(record.inner)),
         columns=call.size((*record.kept, *record.inner)) // call.size(record.reduced) // segments,
+        side_by_side=call.size(record.inner),
+        batched=not set(record.kept) <= set(record.reduced),
         segments=segments,
         reads=sum(call.itemsize(o) for o in reads if _is_vector(o, record)),
         writes=sum(call.itemsize(o) for o in writes if _is_vector(o, record)),
+        again=sum((o.passes - 1) * call.itemsize(o) for o in reads if _is_vector(o, record)),
         narrowest=min(map(call.itemsize, wide), default=4),
         elements=sum(not o.inner and bool(set(o.kept) & set(record.reduced)) for o in reads),
         arrays=record.arrays,
@@ -111,7 +123,6 @@ def shape_of(record: ColumnsRecord, call: Call) -> ColumnShape:
         wide=sum(c.wide for c in sums),
         sums=len(record.columns),
         persistent=bool(sums),
-        again=sum((o.passes - 1) * call.itemsize(o) for o in reads if _is_vector(o, record)),
     )
 
 
@@ -151,7 +162,7 @@ class _Grid:
         }  # fmt: skip
         most = self.segments * self.room
         accumulating = Accumulating(record, call, record.reduced, own, reach >= INT_LIMIT, most)
-        shared = next_tile(s, shape_of(record, call))
+        shared = next_tile(s.lanes, s, shape_of(record, call))
         launch = accumulating.launch(s.form, constants, self.blocks, s.threads, shared=shared)
         widths = {partial_name(record, c): self.length if c.wide else 1 for c in self.sums}
         workspace = tuple((name, (self.blocks, width), "f32") for name, width in widths.items())

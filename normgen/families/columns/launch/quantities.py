@@ -4,7 +4,6 @@ schedules at once, for several numbers of columns. What means the same has the n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +22,6 @@ def quantities(
     s = _knobs(schedules, shape, len(columns))
     s["columns"] = np.repeat(np.asarray(columns, float), len(schedules))
     grid = _grid(shape, s)
-    device = replace(shape.device, multiprocessors=shape.multiprocessors)
     read, moving = float(max(1, shape.reads)), float(shape.reads + shape.writes)
     values = shape.length * s["columns"] * shape.segments * (moving + (1 - s["holds"]) * shape.again)
     partials = grid.blocks * (1 + shape.wide * shape.length) * 8.0 * shape.persistent
@@ -31,7 +29,7 @@ def quantities(
     wide = s["vector"] * shape.narrowest
     line = s["lanes"] * wide
     return {
-        **placed(grid, values + partials, s["threads"] * s["deep"] * s["vector"] * read, device),
+        **placed(grid, values + partials, s["threads"] * s["deep"] * s["vector"] * read, shape.device),
         **{name: s[name] for name in _AS_THEY_ARE},
         "is of columns": np.array(1.0), **{f"is columns {form}": s[form] for form in FORMS},
         "rows": log2(s["columns"] * shape.segments), "segments": log2(shape.segments),
@@ -72,6 +70,6 @@ def _knobs(schedules: Sequence[ColumnSchedule], shape: ColumnShape, times: int) 
 def _grid(shape: ColumnShape, s: Mapping[str, Array]) -> Placed:
     """Blocks, and tiles of each, as the grid of a launch has them."""
     tiles = np.ceil(s["columns"] / (s["vector"] * s["lanes"]))
-    room = np.maximum(1.0, s["blocks"] * shape.multiprocessors // shape.segments)
+    room = np.maximum(1.0, s["blocks"] * shape.device.multiprocessors // shape.segments)
     per_segment = np.minimum(tiles, room) if shape.persistent else tiles
     return Placed(per_segment * shape.segments, s["blocks"], s["threads"], tiles / per_segment)

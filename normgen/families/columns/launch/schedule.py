@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from normgen.launching.facts import VECTORS
@@ -20,18 +20,14 @@ class Form:
     """A form of the kernels of this family, as it is launched."""
 
     holds: bool  # whether a thread group holds its columns, which then are read once
-    speed: float  # fraction of the memory's speed that it reaches at best
     deep: int  # loads of each operand that a thread has on their way, at most
-    because: str  # why it is taken, of a shape, threads along a column and their elements
+    because: str  # why it is taken, of threads along a column and their elements
 
 
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
-        "registers": Form(True, 1.0, 1 << 30, "a column fits the registers of {1}, {2} each"),
-        # columns are read again for each level, and there are few blocks
-        "multipass": Form(
-            False, 0.2, 4, "columns of {0.length} elements do not fit the registers of a block well"
-        ),
+        "registers": Form(True, 1 << 30, "a column fits the registers of {0}, {1} each"),
+        "multipass": Form(False, 4, "{0} pass along it once for each level of reductions"),
     }
 )
 
@@ -40,14 +36,16 @@ FORMS: Mapping[str, Form] = MappingProxyType(
 class ColumnShape:
     """What a schedule depends on. Bytes are those of one element, summed over operands."""
 
-    device: Machine
-    multiprocessors: int  # that the kernel may count on
+    device: Machine  # with the multiprocessors that the kernel may count on
     length: int  # elements per column
     vector: int  # widest vector that alignment allows, in columns
     columns: int  # per segment
+    side_by_side: int  # of these, in the innermost axes
+    batched: bool  # whether there may be any number of these
     segments: int
     reads: int  # bytes of operands with a value for each element of each column
     writes: int  # bytes of such results
+    again: int  # bytes that passes read again where a column is not held
     narrowest: int  # bytes of the narrowest element that is moved in vectors
     elements: int  # operands with a value for each element, the same for all columns
     arrays: int  # values of each column that the last pass needs
@@ -58,7 +56,6 @@ class ColumnShape:
     wide: int  # sums over columns that are wanted, with a value for each element
     sums: int  # sums over columns that the kernel has
     persistent: bool  # whether any is wanted, so that blocks walk several tiles
-    again: int = 0  # bytes that passes read again where a column is not held
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,6 @@ class ColumnSchedule:
     lanes: int = knob(0, bits=False, values=LANES)  # threads across the columns
     blocks: int = knob(0, bits=False)  # resident per multiprocessor
     ahead: bool = knob(False, bits=False)  # the next tile comes into shared memory while one is reduced
-    efficiency: float = estimate(0.0)  # fraction of the memory's speed
-    reason: str = estimate("")
 
     @property
     def threads(self) -> int:
@@ -131,14 +126,14 @@ def exchange(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     return (s.team + 1) * shape.exchanged * s.vector * lanes * 4 if s.team > 1 else 0
 
 
-def next_tile(s: ColumnSchedule, shape: ColumnShape) -> int:
+def next_tile(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     """Bytes of shared memory that the next tile of a block takes, where it is on its way."""
-    return s.items * s.threads * s.vector * shape.reads if s.ahead else 0
+    return s.items * lanes * s.team * s.vector * shape.reads if s.ahead else 0
 
 
 def shared(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     """Bytes of shared memory that a block takes."""
-    return exchange(lanes, s, shape) + next_tile(replace(s, lanes=lanes), shape)
+    return exchange(lanes, s, shape) + next_tile(lanes, s, shape)
 
 
 def blocks_resident(s: ColumnSchedule, lanes: int, shape: ColumnShape) -> int:

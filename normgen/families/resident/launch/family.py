@@ -4,13 +4,13 @@ there, the kernel, and one that adds up what blocks leave of sums over segments.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, log2
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
 from normgen.families.resident.launch.residence import Residence, found, unfit
-from normgen.families.resident.launch.segments import segment_of
+from normgen.families.resident.launch.segments import Segment, segment_of
 from normgen.launching.accumulating import (
     BIT_WORD,
     Accumulating,
@@ -21,10 +21,11 @@ from normgen.launching.accumulating import (
     words_of,
 )
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, estimated
 from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
 from normgen.launching.support import SUPPORTED, Support
+from normgen.launching.table import key_of, measured
 from normgen.package.kernels import ResidentRecord
 
 _SPEED = 4.1e6  # bytes per microsecond
@@ -65,6 +66,9 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
         why = unfit(segment_of(kernel, call), schedule, call.device)
         return Support(False, why) if why else schedule
 
+    def measured_as(self, kernel: ResidentRecord, call: Call) -> tuple[str, int]:
+        return _key_of(segment_of(kernel, call)), call.size(kernel.segment)
+
     def cost(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Cost:
         """What the launches move, by how often rows are read, and how fast."""
         blocks = _Blocks(kernel, call, schedule)
@@ -76,12 +80,8 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
         moved |= {name: 2 * size * DTYPES["f32"].bytes for name, size in blocks.arrays.items()}
         moved[words_name(kernel)] = 3 * blocks.words * BIT_WORD
         second_stage = bool(blocks.columns)
-        return Cost(
-            moved,
-            blocks.efficiency(sum(moved.values())),
-            launches=2 + second_stage,
-            second_stage=second_stage,
-        )
+        efficiency = blocks.efficiency(sum(moved.values()))
+        return estimated(moved, call.device, efficiency, 2 + second_stage, second_stage)
 
     def lower(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lowered:
         """The launches, and the arrays that blocks meet by and leave sums in."""
@@ -119,7 +119,17 @@ def _able(kernel: ResidentRecord, call: Call) -> bool:
 
 @once
 def _found(kernel: ResidentRecord, call: Call) -> list[Residence]:
-    return found(segment_of(kernel, call), call.device)
+    """What was measured, then all others."""
+    segment, segments = segment_of(kernel, call), call.size(kernel.segment)
+    lines = measured(call.device.arch, _key_of(segment), Residence)
+    nearest = sorted(lines, key=lambda line: abs(log2(line[0] / max(1, segments))))[:1]
+    fast = [each for _, each in nearest if not unfit(segment, each, call.device)]
+    return [*fast, *found(segment, call.device)]
+
+
+def _key_of(segment: Segment) -> str:
+    """The key of a table for such segments, however many there are."""
+    return f"{key_of(segment, 'record')}-{'moments' if segment.record.moments else 'sums'}"
 
 
 class _Blocks:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import gcd
 
 from normgen.families.rows.launch.fitting import BATCH_BLOCKS, MULTIPASS_BLOCKS
 from normgen.families.rows.launch.registers import MULTIPASS_REGISTERS, of_batch
-from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one
+from normgen.families.rows.launch.schedule import MOST_BATCH, RowSchedule, RowShape, at_least_one
 from normgen.launching.facts import STATIC_SHARED, in_whole_warps
 from normgen.launching.machine import LINE, WARP, Machine
 
@@ -17,13 +16,12 @@ BATCH_BYTES = 128  # in flight per thread
 SPLIT_BYTES = 128  # of a row that blocks share, in flight per thread
 
 
-def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSchedule]:
+def batches(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Rows of which no element needs another, in the registers of a thread group that need not be whole
     warps; none for rows that are long enough for blocks to share them.
 
     Several rows are under way together, for which what they share is loaded once: else the first-level cache
-    is busier than the memory. Where there are `few`, less than a block would take of many, they come one by
-    one, in blocks of as few threads as go. Rows that share nothing do better one by one.
+    is busier than the memory.
     """
     teams = _batch_teams(shape)
     if not teams:
@@ -31,9 +29,9 @@ def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSche
     _, items, team, side_by_side = min(teams)
     elements = items * shape.vector
     under_way = at_least_one(BATCH_BYTES // (elements * at_least_one(shape.walked)))
-    side_by_side, batch = (WARP // gcd(team, WARP), 1) if few else (side_by_side, min(8, under_way))
+    batch = min(MOST_BATCH, under_way)
     walks = bool(shape.picked)
-    made = RowSchedule("batch", shape.vector, team, side_by_side, items, batch=batch, walks=walks, few=few)
+    made = RowSchedule("batch", shape.vector, team, side_by_side, items, batch=batch, walks=walks)
     registers = of_batch(made, shape, device)
     by_registers = device.registers_per_multiprocessor // (made.threads * registers)
     blocks = min(by_registers, device.threads_per_multiprocessor // made.threads, BATCH_BLOCKS)
@@ -70,7 +68,8 @@ def stream(shape: RowShape, device: Machine) -> RowSchedule:
     vectors = shape.vectors
     # (where there is room for one copy only, more threads work on it)
     wide = vectors > 8192 or (vectors > 2048 and copies(shape, device) == 1)
-    threads = 1024 if wide else 512 if vectors >= 512 else 256
+    usual = 1024 if wide else 512 if vectors >= 512 else 256
+    threads = min(usual, device.registers_per_multiprocessor // MULTIPASS_REGISTERS // WARP * WARP)
     items = -(-vectors // threads)
     copy = items * shape.vector * threads * shape.rewalked
     staged = 0 < copy <= device.shared_per_block - STATIC_SHARED

@@ -23,13 +23,18 @@ class RowBlocks:
     `resident` where each `walks` from one segment to the next; `split`: columns of a row that a block takes.
     `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
     together where parts of rows are, and how many such runs a part has. `words` and `published`: of bits, and
-    floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits,
-    or are to have them. `far`: row offsets always have 64 bits, so that a kernel with texts for few rows and
-    for many has no third text. (Others may lack the registers, and have a text for far rows.)
+    floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits, or are to have them.
+    `paired`: whether the kernel has texts for few rows and for many. `far`: row offsets always have 64 bits,
+    so that a kernel in two texts has no third. (Others may lack the registers, and have a text for far rows.)
     """
 
     def __init__(
-        self, kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None
+        self,
+        kernel: RowsRecord,
+        schedule: RowSchedule,
+        call: Call,
+        paired: bool = False,
+        wide: bool | None = None,
     ) -> None:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
@@ -59,7 +64,7 @@ class RowBlocks:
         # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
         full = schedule.late and kernel.moments and schedule.cluster == 1
         always = form.far and not full
-        paired = always or schedule.paired or by_segment
+        paired = paired or always or by_segment
         self.far = paired and not kernel.pieces
         self.wide = any(each >= INT_LIMIT for each in self._reaches()) if wide is None else wide
 

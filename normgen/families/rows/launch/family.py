@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import ceil
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.families.rows.launch.blocks import RowBlocks
-from normgen.families.rows.launch.choose import default, find, usual, ways
-from normgen.families.rows.launch.cost import efficiency, moved
+from normgen.families.rows.launch.choose import (
+    bits,
+    default,
+    describe_fully,
+    device_of,
+    forms_of,
+    in_two_ways,
+    key_of_rows,
+    of_any_count,
+    usual,
+)
+from normgen.families.rows.launch.cost import moved
 from normgen.families.rows.launch.fitting import spare_words
-from normgen.families.rows.launch.forms import form_of, reason_of
+from normgen.families.rows.launch.forms import reason_of
 from normgen.families.rows.launch.legal import settle
 from normgen.families.rows.launch.quantities import quantities
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
-from normgen.families.rows.launch.space import describe_fully, merit_of, space
+from normgen.families.rows.launch.space import neighbours, starts
 from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name, published_name, words_name
 from normgen.launching.call import WORD, Call
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
-from normgen.launching.knobs import Knobs, bits_of
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.knobs import Knobs, distinct
 from normgen.launching.launch import Launch
+from normgen.launching.model import microseconds
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 from normgen.package.kernels import RowsRecord
@@ -59,37 +69,39 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         if not kernel.selective:
             return SUPPORTED
         contiguous = all(map(call.contiguous, call.read(kernel.reads)))
-        if contiguous and find(shape_of(kernel, call), call.device) is not None:
+        if contiguous and default(kernel, call) is not None:
             return SUPPORTED
         return Support(False, "no thread group holds its rows")
 
     def space(self, kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
-        return space(kernel, call)
+        """The schedule that a kernel takes by itself, what else it may start from, and the neighbours of
+        each."""
+        return distinct(_space(kernel, call))
 
     def settle(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> RowSchedule | Support:
         return settle(kernel, call, schedule)
 
     def bits(self, schedule: RowSchedule) -> Knobs:
-        known = dict(bits_of(schedule))
-        return tuple((known | {"form": form_of(schedule).order}).items())
+        return bits(schedule)
 
     def quantities(
         self, kernel: RowsRecord, call: Call, schedules: Sequence[RowSchedule]
     ) -> Mapping[str, Array]:
         shape = shape_of(kernel, call)
-        device = replace(call.device, multiprocessors=call.multiprocessors)
-        return quantities(shape, device, schedules, (shape.rows,))
+        return quantities(shape, device_of(call), schedules, (shape.rows,))
+
+    def measured_as(self, kernel: RowsRecord, call: Call) -> tuple[str, int]:
+        shape = shape_of(kernel, call)
+        return key_of_rows(of_any_count(kernel, call)), shape.rows * shape.segments
 
     def cost(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Cost:
-        rows, shape = RowBlocks(kernel, schedule, call), shape_of(kernel, call)
-        merit = merit_of(schedule, shape) / merit_of(default(kernel, call), shape)
-        launches = 1 + bool(rows.words) + bool(rows.columns)
-        return Cost(moved(rows), efficiency(rows), merit, launches, bool(rows.columns))
+        (us,) = microseconds(self.quantities(kernel, call, [schedule]))
+        return Cost(moved(_blocks(kernel, schedule, call)), float(us))
 
     def lower(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Lowered:
         """The launches of one kernel: that of the rows, then the second-stage reduction if it has column
         sums."""
-        rows = RowBlocks(kernel, schedule, call)
+        rows = _blocks(kernel, schedule, call)
         workspace = (
             *((partial_name(kernel, c), rows.partials_of(c), "f32") for c in rows.columns),
             *([(words_name(kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
@@ -101,10 +113,7 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         return describe_fully(schedule)
 
     def explain(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Lines:
-        rejected: list[Rejected] = []
-        shape, s, blocks = shape_of(kernel, call), schedule, RowBlocks(kernel, schedule, call)
-        if s == default(kernel, call):
-            ways(shape, call.device, rejected)
+        shape, s, blocks = shape_of(kernel, call), schedule, _blocks(kernel, schedule, call)
         rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
         kept = _untagged_units(blocks)
         unit = "row" if blocks.form.in_order else "cluster" if s.cluster > 1 else "block"
@@ -125,29 +134,44 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             f"  {s.form}: {per_row}, {rows_of}, {s.shared} bytes of shared memory",
             f"    because {reason_of(s, shape)}",
             *lines,
-            *dict.fromkeys(f"  not {each.what}: {each.reason}" for each in rejected),
         )
 
     def texts(self, kernel: RowsRecord, call: Call) -> tuple[Launch, ...]:
         """Launches with every text that calls like this one take, whatever the number of their rows.
 
-        These are at most two for each of the kernels, and one more beyond 2^31 elements where offsets of 64
-        bits would spill. Only texts, entries and shared memory are those of such calls.
+        One more is beyond 2^31 elements, where offsets of 64 bits would spill. Only texts, entries and shared
+        memory are those of such calls.
         """
         found: dict[tuple[str, str], Launch] = {}
         both = usual(kernel, call)
-        for schedule in dict.fromkeys((both.many, both.few)):
-            near = RowBlocks(kernel, schedule, call, wide=False)
+        for schedule in dict.fromkeys((both.many, both.few)) if both else ():
+            near = _blocks(kernel, schedule, call, wide=False)
             blocks = (
-                [near] if near.far or kernel.pieces else [near, RowBlocks(kernel, schedule, call, wide=True)]
+                [near] if near.far or kernel.pieces else [near, _blocks(kernel, schedule, call, wide=True)]
             )
-            alone = (False, True) if _may_be_alone(schedule) else (False,)
+            alone = (False, True) if _may_be_alone(near) else (False,)
             for rows, each, few_segments in product(blocks, alone, (False, True)):
                 if rows.wide and each:  # few rows do not reach that far
                     continue
                 for launch in _launches(rows, each, few_segments):
                     found[launch.source, launch.entry] = launch
         return tuple(found.values())
+
+
+def _blocks(kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None) -> RowBlocks:
+    return RowBlocks(kernel, schedule, call, in_two_ways(kernel, call), wide)
+
+
+def _space(kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
+    usual = default(kernel, call)
+    if usual is None:
+        return
+    yield usual
+    shape, device, forms = shape_of(kernel, call), device_of(call), forms_of(kernel)
+    first = starts(shape, device, forms)
+    yield from first
+    for each in (usual, *first):
+        yield from neighbours(each, shape, device, forms)
 
 
 def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:
@@ -194,16 +218,16 @@ def _backwards(rows: RowBlocks) -> bool:
     return not rows.columns and any(o.tensor in warm for o in _walked(rows))
 
 
-def _may_be_alone(s: RowSchedule) -> bool:
+def _may_be_alone(rows: RowBlocks) -> bool:
     """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
     are theirs. What is for few rows anyway has one text."""
-    return form_of(s).across_segments and not s.few
+    return rows.form.across_segments and not in_two_ways(rows.kernel, rows.call)
 
 
 def _alone(rows: RowBlocks) -> bool:
     """Whether each block has a multiprocessor to itself."""
     s = rows.schedule
-    return _may_be_alone(s) and rows.blocks * s.cluster <= rows.call.multiprocessors
+    return _may_be_alone(rows) and rows.blocks * s.cluster <= rows.call.multiprocessors
 
 
 def _untagged(rows: RowBlocks) -> int:

@@ -1,6 +1,6 @@
 """The forms of the rows family: what schedules of each have in common.
 
-A new form is an entry of `FORMS`, and schedules that name it (`candidates`).
+A new form is an entry of `FORMS`, and starts that name it (`space`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,8 @@ from normgen.families.rows.launch.registers import (
     of_row_tile,
 )
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
-from normgen.launching.machine import QUARTERS, WARP, Machine
+from normgen.launching.machine import Machine
 from normgen.launching.support import Support
-
-# What a multiprocessor must have in hand to keep the memory busy. One-shot: bytes of rows, or a full house of
-# threads (by registers as they are estimated, which is too many for short rows). Pipelines: bytes of rows,
-# fewer where one block computes while another waits, and as many warps in each quarter.
-ENOUGH_BYTES, FULL_HOUSE = 52_000, 1500
-PIPELINE_BYTES, PIPELINE_BYTES_IN_PARTS = 32_000, 28_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +52,6 @@ class Form:
     order: str = "held"
     # Loads of each operand that a thread has on their way.
     deep: Callable[[RowSchedule], int] = lambda s: s.items
-    # Bytes in flight per multiprocessor, over the bytes that keep the memory busy.
-    busy: Callable[[RowSchedule, RowShape], float] = lambda s, shape: 1.0
     # SLOTS and BATCH of its text: vectors of a thread in shared memory, rows or vectors under way together.
     slots: Callable[[RowSchedule], int] = lambda s: 0
     batch: Callable[[RowSchedule], int] = lambda s: s.batch
@@ -78,6 +70,11 @@ class Form:
     by_words: bool = False  # memory is read in whole words, whatever the vectors
     rounds: int = 1  # blocks that walk over the rows, per resident block: the later ones even out the work
 
+    @property
+    def holds(self) -> bool:
+        """Whether its threads have whole rows at once."""
+        return self.covers or self.in_registers
+
 
 def form_of(s: RowSchedule) -> Form:
     """The form of a schedule."""
@@ -95,27 +92,10 @@ def reason_of(s: RowSchedule, shape: RowShape) -> str:
         threads=threads,
         rows=counted(s.teams, "row"),
         blocks=blocks,
-        few="; there are few of them" if s.few else "",
         sums=f"column sums fit the registers of {threads}{blocks}, " if shape.columns else "",
         kept=kept + (", its results stored by aligned words" if form.word_stores else ""),
         source="a copy in shared memory" if s.staged else "memory",
     )
-
-
-def in_hand(s: RowSchedule, shape: RowShape) -> int:
-    """Bytes of rows that a multiprocessor works at."""
-    return s.blocks * s.teams * shape.length * shape.walked // s.cluster
-
-
-def _full(s: RowSchedule, shape: RowShape) -> float:
-    return max(in_hand(s, shape) / ENOUGH_BYTES, s.blocks * s.threads / FULL_HOUSE)
-
-
-def _pipeline_busy(s: RowSchedule, shape: RowShape) -> float:
-    if s.blocks * s.teams > 1:
-        return in_hand(s, shape) / PIPELINE_BYTES_IN_PARTS
-    warps = s.threads // WARP
-    return min(1.0, in_hand(s, shape) / PIPELINE_BYTES) * warps / (-(-warps // QUARTERS) * QUARTERS)
 
 
 def store_quantum(s: RowSchedule) -> int:
@@ -138,7 +118,6 @@ _PIPELINE = Form(
     registers=of_pipeline,
     fit=fit_pipeline,
     knobs=frozenset({"stages", "reload", "late", "cluster", "bulk", "places", "realigned"}),
-    busy=_pipeline_busy,
     slots=_pipeline_slots,
     covers=True,
     pipelined=True,
@@ -148,11 +127,10 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     {
         # One-shot: a thread group holds its row in registers. Without exchanges no thread waits for another.
         "registers": Form(
-            reason="the row fits the registers of {threads}{blocks}{few}",
+            reason="the row fits the registers of {threads}{blocks}",
             registers=of_held,
             fit=fit_registers,
             knobs=frozenset({"late", "cluster", "realigned"}),
-            busy=lambda s, shape: _full(s, shape) if shape.exchanges else 1.0,
             in_registers=True,
             covers=True,
             at_once=True,
@@ -167,7 +145,6 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             fit=fit_row_tile,
             able=lambda shape: shape.row_tile > 0,
             knobs=frozenset({"late"}),
-            busy=_full,
             covers=True,
             at_once=True,
             by_words=True,
@@ -197,7 +174,9 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             far=True,
             rounds=4,
         ),
-        "pipeline": replace(_PIPELINE, in_order=True, next_segment=True, tags=True),
+        "pipeline": replace(
+            _PIPELINE, able=lambda shape: shape.walked > 0, in_order=True, next_segment=True, tags=True
+        ),
         # A software-pipelined cluster exchange: while one row is exchanged the one before it is finished.
         "overlapped": replace(
             _PIPELINE,

@@ -24,11 +24,10 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.knobs import settled
-from normgen.launching.machine import WARP, Machine
+from normgen.launching.machine import REGISTER_UNIT, REGISTERS_PER_THREAD, WARP, Machine
 from normgen.launching.support import Support
 from normgen.package.kernels import RowsRecord
 
-REGISTERS_PER_THREAD = 255
 STATIC_MOST = 49152  # bytes of shared memory that a kernel may declare
 
 
@@ -38,13 +37,15 @@ def settle(kernel: RowsRecord, call: Call, s: RowSchedule) -> RowSchedule | Supp
         return refused(f"{kernel.name} has no form {s.form}")
     if kernel.selective and not all(map(call.contiguous, call.read(kernel.reads))):
         return refused("its rows do not lie side by side")
-    if not kernel.kept and s.teams > 1 and form_of(s).pipelined:
-        return refused("there is one row, whose results may go where idle thread groups still read")
-    shape = shape_of(kernel, call)
+    found = legal(s, shape_of(kernel, call), call.device)
+    return found if isinstance(found, Support) else settled(s, found)
+
+
+def legal(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Support:
+    """The candidate with what is estimated filled in, or why rows of this shape cannot run so."""
     if why := _unlike(s, shape) or _undivided(s, shape):
         return refused(why)
-    found = fit(s, shape, call.device)
-    return found if isinstance(found, Support) else settled(s, found)
+    return fit(s, shape, device)
 
 
 def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Support:
@@ -66,7 +67,10 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Suppo
     if form.in_registers and held > limit:
         return refused(f"{held} bytes of the row per thread are more than {limit}")
     registers = form.registers(s, shape, device)
-    there = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
+    there = min(
+        REGISTERS_PER_THREAD,
+        device.registers_per_multiprocessor // s.threads // REGISTER_UNIT * REGISTER_UNIT,
+    )
     if registers > there:
         return refused(f"needs about {registers} registers per thread, {there} are there")
     by_registers = WARP * device.warps(registers) // s.threads

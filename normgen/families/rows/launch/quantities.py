@@ -4,6 +4,7 @@ schedules at once, for several numbers of rows."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -65,24 +66,28 @@ def _of_shape(shape: RowShape) -> Mapping[str, float]:
         "functions": shape.functions, "moments": shape.moments, "exchanges": shape.exchanges,
         "sums": shape.columns, "wide sums": shape.wide_columns, "gathered": shape.gathered,
         "streams of rows": shape.streams, "floats": shape.whole, "parts": shape.parts, "picked": shape.picked,
+        "side by side": np.log2((shape.run or shape.length) * shape.narrowest),
         "folded": shape.folded, "pieces": shape.in_pieces, "piece": shape.piece, "sums of parts": shape.sums,
         "narrowest": shape.narrowest, "odd": shape.length % 2, "eights": shape.length % 8 == 0,
     }  # fmt: skip
 
 
+_KNOBS = (*_AS_THEY_ARE, "vector", "team", "teams", "threads", "cluster", "shared")
+_FLAGS = ("covers", "in_order", "streams", "shares_rows", "rounds")  # of forms
+_OF_SCHEDULE, _OF_FORM = attrgetter(*_KNOBS), attrgetter(*_FLAGS)
+
+
 def _columns(schedules: Sequence[RowSchedule], times: int) -> dict[str, Array]:
     """The knobs and estimates of schedules, and what their forms are, each so often."""
-    forms = [form_of(s) for s in schedules]
-    table = {
-        name: [getattr(s, name) for s in schedules]
-        for name in (*_AS_THEY_ARE, "vector", "team", "teams", "threads", "cluster", "shared")
-    }
-    table["form"] = [_FORMS[s.form] for s in schedules]
-    table["deep"] = [form.deep(s) for form, s in zip(forms, schedules, strict=True)]
-    table["registers"] = [s.registers or _UNKNOWN_REGISTERS for s in schedules]
-    for name in ("covers", "in_order", "streams", "shares_rows", "rounds"):
-        table[name] = [getattr(form, name) for form in forms]
-    found = {name: np.tile(np.array(values, float), times) for name, values in table.items()}
+
+    def numbers(s: RowSchedule) -> tuple[float, ...]:
+        form = form_of(s)
+        others = _FORMS[s.form], form.deep(s), s.registers or _UNKNOWN_REGISTERS
+        return (*_OF_SCHEDULE(s), *_OF_FORM(form), *others)
+
+    table = np.array([numbers(s) for s in schedules], float).reshape(len(schedules), -1)
+    names = (*_KNOBS, *_FLAGS, "form", "deep", "registers")
+    found = dict(zip(names, np.tile(table.T, times), strict=True))
     found["blocks"] = np.maximum(1.0, found["blocks"])
     found["several"] = found["cluster"] * found["members"]
     return found

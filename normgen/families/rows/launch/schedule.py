@@ -49,6 +49,7 @@ class RowShape:
     folded: int = 0  # neighbours of which a block merges what it accumulates; 0: none
     sums: int = 0  # sums over parts of a row
     in_pieces: bool = False  # whether a row lies in segments that are apart in memory
+    run: int = 0  # elements of such a segment; 0: a row lies in one
     piece: int = 0  # vectors of such a segment, where segments are added up; else 0
     segments: int = 1  # of rows
     stored: int = 0  # bytes of results of rows
@@ -60,44 +61,15 @@ class RowShape:
         return -(-self.length // self.vector)
 
     @property
-    def of_floats(self) -> bool:
-        """Whether all walked operands have elements of 4 bytes."""
-        return self.walked == 4 * self.streams > 0
-
-    @property
-    def of_halves(self) -> bool:
-        """Whether all walked operands have elements of 2 bytes."""
-        return self.narrowest == 2 and self.walked == 2 * self.streams
-
-    @property
     def shares(self) -> bool:
         """Whether rows have vectors of operands in common."""
         return bool(self.shared or self.parts or self.picked)
-
-    @property
-    def cut(self) -> bool:
-        """Whether vectors are cut out of the aligned words around them."""
-        return self.vector == self.realigned
-
-    @property
-    def deep(self) -> bool:
-        """Whether the elements of a row are visited three times."""
-        return self.moments or self.exchanges > 1
 
     @property
     def narrow(self) -> bool:
         """Whether rows are of bytes, and what is accumulated over them has no value for each element: then
         instructions, not registers, are what a thread is short of."""
         return self.walked == 1 and self.columns > 0 and not self.wide_columns
-
-    @property
-    def lates(self) -> tuple[bool, ...]:
-        """Whether what rows share may be loaded early, late or either way."""
-        return (False, True) if self.shared else (False,)
-
-    def items(self, elements: int) -> int:
-        """Vectors of so many elements, one at least."""
-        return at_least_one(elements // self.vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +95,6 @@ class RowSchedule:
     batch: int = knob(1, bits=False, values=range(1, MOST_BATCH + 1))
     walks: bool = knob(False, bits=False)  # blocks go on to further rows even where nothing is accumulated
     members: int = knob(1)  # blocks that share a row and exchange through memory
-    few: bool = estimate(False)  # for few rows: more of them have another schedule
-    paired: bool = estimate(False)  # one of two such
     registers: int = estimate(0)  # per thread
     shared: int = knob(0, bits=False)  # bytes of a block's dynamic shared memory
 

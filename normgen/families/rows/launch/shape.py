@@ -65,6 +65,7 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
         sums=len(columns) if kernel.part else 0,
         one_shot=kernel.one_shot,
         in_pieces=bool(kernel.pieces),
+        run=call.size(kernel.piece) if kernel.pieces else 0,
         piece=call.size(kernel.piece) // vector if kernel.adds_pieces else 0,
         narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
         whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),

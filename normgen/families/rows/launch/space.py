@@ -1,164 +1,217 @@
-"""What the rows family offers for a kernel: its own candidates in order of preference, then what else fits.
+"""What the rows family offers for a kernel: the divisions of a row among lanes, warps, blocks and clusters,
+and for each of them the ways to hold the row. Nothing here prefers one to another.
 
-The candidates are few, by rules that hold for most widths. Around them stand all divisions of a row among
-threads, blocks and clusters that `fit` lets pass, with every way to hold it, and pipelines of other lengths.
+`starts` are few, for each division those ways that others are neighbours of: the same in the number of
+stages, of blocks, of rows side by side, and in when what rows share is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, product
-from math import log2
+from itertools import chain, islice, product
+from math import gcd, lcm, log2
 
-from normgen.counting import counted
-from normgen.families.rows.launch.any_length import split, stream
-from normgen.families.rows.launch.choose import default, describe, tiers
-from normgen.families.rows.launch.clusters import any_added_segments, any_cooperative
+from normgen.families.rows.launch.any_length import batches, split, stream
+from normgen.families.rows.launch.fitting import HELD_BYTES
 from normgen.families.rows.launch.forms import form_of
-from normgen.families.rows.launch.legal import fit
-from normgen.families.rows.launch.one_block import any_row_tile
-from normgen.families.rows.launch.pipelines import CLUSTERS, may_overlap, overlapped_pipeline
-from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
-from normgen.families.rows.launch.shape import shape_of
-from normgen.launching.call import Call
-from normgen.launching.facts import power_of_two
+from normgen.families.rows.launch.legal import legal
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
+from normgen.launching.call import WORD
+from normgen.launching.facts import in_whole_warps, power_of_two
 from normgen.launching.knobs import distinct
 from normgen.launching.machine import WARP, Machine
-from normgen.launching.support import Support
-from normgen.package.kernels import RowsRecord
 
-_MOST_ELEMENTS = 64  # of a row, in one thread
-_RESIDENT = 512  # threads per multiprocessor below which nothing hides the latency of an exchange
+MOST_STARTS, MOST_NEIGHBOURS = 40, 20
+CLUSTERS = (2, 4, 8, 16)  # blocks
+STAGES, BLOCKS = (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 6)
+_ITEMS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64)
+_ELEMENTS = 64  # of a row, in one thread, at most
+_USUAL_BYTES = 64  # of a row in one thread: divisions near it are kept where there are too many
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
-_BLOCK_THREADS = (128, 256, 512)  # of a block whose thread groups are smaller
-_STAGES = (1, 2, 3, 4, 6, 8)
-_BLOCKS = (1, 2, 3, 4, 6)
+_ONE_SHOT_THREADS, _PIPELINE_THREADS = 128, 256  # of such a block, at first
+_LANES, _ROW_TILE_WARPS, _ROW_TILE_ELEMENTS = (1, 2, 4, 8, 16, 32), (4, 8, 16), 80
 
 
-def space(kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
-    """Every schedule for a kernel in a call: the one that it takes by itself first."""
-    forms = {form.form for form in kernel.forms}
-    return distinct(each for each in _space(kernel, call) if each.form in forms)
+def starts(shape: RowShape, device: Machine, forms: Sequence[str]) -> list[RowSchedule]:
+    """The schedules that others are neighbours of, at most so many, each with what finds place."""
+    found = [each for each in _starts(shape, device) if each.form in forms]
+    found.sort(key=lambda each: _unusual(each, shape))
+    return list(islice(_legal(found, shape, device), MOST_STARTS))
 
 
-def _space(kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
-    yield default(kernel, call)
-    shape, device = shape_of(kernel, call), call.device
-    fitted = (fit(candidate, shape, device) for candidate in _candidates(shape, device))
-    yield from (each for each in fitted if not isinstance(each, Support))
-    yield from _any_length(shape, device)
+def neighbours(s: RowSchedule, shape: RowShape, device: Machine, forms: Sequence[str]) -> list[RowSchedule]:
+    """Those that may run: the schedule, and others that give a row the same bits and differ in one knob more,
+    or the form."""
+    found = _legal(chain([s], _neighbours(s, shape, forms)), shape, device)
+    return list(islice(distinct(found), MOST_NEIGHBOURS))
 
 
-def describe_fully(s: RowSchedule) -> str:
-    """A schedule in so many words that no two of a call are alike."""
-    form, how = form_of(s), [describe(s)]
-    if form.covers and s.cluster == 1 and (s.teams > 1 or form.pipelined):
-        how.append(f"{counted(s.teams, 'row')} per block")
-    if form.pipelined:
-        how += [f"{s.threads} threads per block"] if s.cluster > 1 else []
-        how.append(counted(s.stages, "stage"))
-    if s.bulk and form.next_segment:
-        how.append("bulk")
-    how += [word for word, on in (("late", s.late), ("staged", s.staged)) if on]
-    return ", ".join([*how, f"{counted(s.blocks, 'block')} per multiprocessor"])
+def _legal(found: Iterable[RowSchedule], shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+    """Each once, with what is estimated filled in, of those that may run."""
+    fitted = (legal(each, shape, device) for each in distinct(found))
+    return (each for each in fitted if isinstance(each, RowSchedule))
 
 
-def merit_of(s: RowSchedule, shape: RowShape) -> float:
-    """By the threads that have elements, and those that are there to hide an exchange."""
-    chunk = s.vector * s.threads * s.cluster // s.teams
-    used = shape.length / (-(-shape.length // chunk) * chunk)
-    if form_of(s).covers:
-        used = shape.length / (s.elements * s.team)
-    resident = max(1, s.blocks) * s.threads
-    hidden = min(1.0, resident / _RESIDENT) ** 0.25 if shape.exchanges else 1.0
-    return used * hidden
+def _unusual(s: RowSchedule, shape: RowShape) -> float:
+    """How far a division is from what most rows take."""
+    idle = log2(max(1.0, s.elements * s.team / shape.length)) if form_of(s).covers else 0.0
+    held = s.elements * at_least_one(shape.walked)
+    return 4 * idle + (abs(log2(held / _USUAL_BYTES)) if form_of(s).covers else 0.0)
 
 
-# ------------------------------------------------------------------------------------------------ candidates
+# ------------------------------------------------------------------------------------------------ starts
 
 
-def _candidates(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    """Those of the rules, then the rest, each before it is fitted to the device."""
+def _starts(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+    if shape.splits or shape.shared_rows:
+        yield from _unexchanged(shape, device)
     if shape.shared_rows:
         return
-    found = [candidate for tier in tiers(shape, device) for candidate in tier]
-    found += _any_pipeline(shape, device) if shape.columns else _any_one_shot(shape, device)
-    found += [
-        *_any_overlapped(shape, device),
-        *_any_word_aligned(shape),
-        *any_row_tile(shape),
-        *any_cooperative(shape),
-    ]
-    yield from found
-    for pipeline in (s for s in found if form_of(s).pipelined):
-        yield from (replace(pipeline, stages=stages) for stages in _STAGES)
-        yield from (replace(pipeline, blocks=blocks) for blocks in _BLOCKS)
+    if shape.piece:
+        yield from _added_segments(shape)
+    else:
+        for vector in dict.fromkeys((shape.realigned or shape.vector, shape.vector)):
+            for each in _divisions(replace(shape, vector=vector), device):
+                cut = bool(shape.realigned) and vector == shape.realigned
+                yield from _ways(replace(each, realigned=cut), shape)
+        yield from row_tiles(shape)
+        yield from cooperative_rows(shape)
+    streaming = stream(shape, device)
+    yield from (streaming, replace(streaming, staged=False, shared=0))
 
 
-def _items(shape: RowShape) -> list[int]:
-    """Vectors a thread, those of a usual number of elements first."""
-    usual = 32 if shape.deep else 16
-    counts = range(1, shape.items(_MOST_ELEMENTS) + 1)
-    return sorted(counts, key=lambda items: abs(log2(items * shape.vector / usual)))
+def _unexchanged(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+    """Where nothing of a row is exchanged: blocks share it, or thread groups have several under way, as many
+    of each as go, or less."""
+    shared = split(shape, device)
+    yield from (replace(shared, items=shared.items // part) for part in (1, 2, 4) if shared.items >= part)
+    for each in batches(shape, device):
+        yield from (replace(each, batch=each.batch // part) for part in (1, 2, 4, 8) if each.batch >= part)
+        yield replace(each, teams=WARP // gcd(each.team, WARP), batch=1, blocks=0)
 
 
-def _in_block(shape: RowShape, form: str) -> Iterator[RowSchedule]:
-    """Thread groups of one block."""
-    for items in _items(shape):
+def _divisions(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+    """Of a row among the threads of a block, or of a cluster of blocks."""
+    most = [items for items in _ITEMS if items * shape.vector <= max(_ELEMENTS, shape.vector)]
+    for items in most:
         threads = -(-shape.vectors // items)
         team = power_of_two(threads) if threads <= WARP else warps(shape.vectors, items)
-        for most in _BLOCK_THREADS if team <= 1024 else ():
-            teams = max(1, most // team)
-            yield RowSchedule(form, shape.vector, team, teams, -(-shape.vectors // team))
+        if team <= 1024:
+            yield RowSchedule("", shape.vector, team, 1, -(-shape.vectors // team))
+    if not shape.exchanges:
+        yield from _uneven(shape, most)
+    elif device.clusters and shape.rewalked:
+        for cluster, items in product(CLUSTERS, most):
+            threads = warps(shape.vectors, cluster * items)
+            if _CLUSTER_THREADS[0] <= threads <= _CLUSTER_THREADS[1]:
+                team = cluster * threads
+                yield RowSchedule("", shape.vector, team, 1, -(-shape.vectors // team), cluster=cluster)
 
 
-def _in_clusters(shape: RowShape, device: Machine, form: str) -> Iterator[RowSchedule]:
-    """Thread groups that are clusters."""
-    if not device.clusters or not shape.exchanges or not shape.rewalked:
+def _uneven(shape: RowShape, most: Iterable[int]) -> Iterator[RowSchedule]:
+    """Thread groups that are no whole warps, where lanes exchange nothing: none of them is idle."""
+    for items in most:
+        team = -(-shape.vectors // items)
+        if teams := in_whole_warps(team, _PIPELINE_THREADS):
+            yield RowSchedule("", shape.vector, team, teams, -(-shape.vectors // team))
+
+
+def _ways(s: RowSchedule, shape: RowShape) -> Iterator[RowSchedule]:
+    """To hold a row that is divided so."""
+    late = shape.shared > 0
+    few = replace(s, teams=max(s.teams, _ONE_SHOT_THREADS // s.team, 1))
+    many = replace(s, teams=max(s.teams, _PIPELINE_THREADS // s.team, 1))
+    if s.cluster > 1 or s.teams > 1:  # which have their number already
+        few = many = s
+    whole = s.team % WARP == 0 or (s.team < WARP and s.team & (s.team - 1) == 0)
+    if whole and (not shape.columns or shape.one_shot):
+        yield replace(few, form="registers", late=late)
+    if s.cluster > 1 and (shape.narrow_moments or shape.folded):
         return
-    fewest, most = _CLUSTER_THREADS
-    for items, cluster in product(_items(shape), CLUSTERS):
-        threads = warps(shape.vectors, cluster * items)
-        if fewest <= threads <= most:
-            yield RowSchedule(form, shape.vector, cluster * threads, 1, items, cluster=cluster)
+    bulk = s.cluster > 1 and shape.whole_words and not s.realigned
+    yield replace(many, form="pipeline", late=late and not shape.columns)
+    yield replace(many, form="pipeline", reload=True, late=late, bulk=bulk)
+    if s.cluster > 1 and shape.whole_words:
+        yield replace(s, form="pipeline", bulk=True)
+        yield replace(s, form="overlapped", reload=True, late=late, bulk=True)
+        if shape.refills:
+            yield replace(s, form="pipeline", reload=True, blocks=1, stages=1, places=2 * s.items)
+    if s.realigned and s.team % WARP == 0 and s.cluster == 1:
+        yield replace(many, form="word_aligned", reload=True, stages=2)
 
 
-def _any_one_shot(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    if shape.piece:
-        yield from any_added_segments(shape)
+def row_tiles(shape: RowShape) -> Iterator[RowSchedule]:
+    """Lanes for rows that lie side by side and begin anywhere, of which a block moves several together."""
+    for lanes, count in product(_LANES, _ROW_TILE_WARPS) if shape.row_tile else ():
+        items, teams = -(-shape.length // (shape.vector * lanes)), WARP // lanes * count
+        few = items * shape.vector * shape.streams <= _ROW_TILE_ELEMENTS
+        if few and teams * shape.length * shape.narrowest % WORD == 0:
+            yield RowSchedule("row_tile", shape.vector, lanes, teams, items, late=shape.shared > 0)
+
+
+def _added_segments(shape: RowShape) -> Iterator[RowSchedule]:
+    """Rows in segments that are added up besides: blocks have whole segments, side by side, so that each
+    thread has the same places of one in all its vectors."""
+    whole = lcm(WARP, shape.piece)
+    for cluster, items in product((1, *CLUSTERS), range(1, HELD_BYTES // shape.vector + 1)):
+        threads = -(-shape.vectors // (cluster * items * whole)) * whole
+        if threads <= 1024:
+            team = threads * cluster
+            vectors = -(-shape.vectors // team)
+            yield RowSchedule(
+                "registers", shape.vector, team, 1, vectors, late=shape.shared > 0, cluster=cluster
+            )
+
+
+# What a block of a row split over blocks has: threads, bytes of the row in the registers of each and in
+# shared memory beside them, and blocks of a multiprocessor.
+_SHARES = ((512, 64, 192, 2), (256, 128, 272, 3), (512, 128, 160, 2), (256, 256, 0, 2), (512, 32, 192, 2))
+
+
+def cooperative_rows(shape: RowShape) -> Iterator[RowSchedule]:
+    """Rows in as many blocks as hold them, which exchange through memory: where passes would read again."""
+    each = at_least_one(shape.vector * shape.walked)
+    able = shape.cooperates and shape.rewalked and shape.whole_words
+    for threads, held, placed, blocks in _SHARES if able else ():
+        yield cooperative(shape, threads, at_least_one(held // each), placed // each, blocks)
+
+
+def cooperative(
+    shape: RowShape, threads: int, in_registers: int, places: int = 0, blocks: int = 0
+) -> RowSchedule:
+    """A row in as many blocks of so many threads as have room for it, with so many vectors in the registers
+    of each thread and in places beside them."""
+    items = in_registers + places
+    members = -(-shape.length // (shape.vector * threads * items))
+    return RowSchedule(
+        "cooperative", shape.vector, members * threads, 1, items, blocks, members=members, places=places
+    )
+
+
+# ------------------------------------------------------------------------------------------------ neighbours
+
+
+def _neighbours(s: RowSchedule, shape: RowShape, forms: Sequence[str]) -> Iterator[RowSchedule]:
+    """Before they are fitted anew: what finds place depends on the others."""
+    form, free = form_of(s), replace(s, blocks=0, stages=0, shared=0)
+    if "late" in form.knobs and shape.shared:
+        yield replace(free if form.pipelined else s, late=not s.late)
+    if (form.covers and s.cluster == 1 and s.teams > 1) or s.team < _ONE_SHOT_THREADS:
+        for teams in (s.teams // 2, 2 * s.teams) if form.covers and s.cluster == 1 else ():
+            if teams and s.team * teams % WARP == 0 and s.team * teams <= 512:
+                yield replace(free, teams=teams)
+    if not form.pipelined:
+        if s.form == "registers" and "pipeline" in forms and not (s.cluster > 1 and shape.narrow_moments):
+            yield replace(free, form="pipeline")
         return
-    for late in shape.lates:
-        for each in chain(_in_block(shape, "registers"), _in_clusters(shape, device, "registers")):
-            yield replace(each, late=late)
-
-
-def _any_pipeline(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    for reload, late in ((False, False), *((True, late) for late in shape.lates)):
-        for each in _in_block(shape, "pipeline"):
-            yield replace(each, reload=reload, late=late)
-        for each in _in_clusters(shape, device, "pipeline") if not shape.narrow_moments else ():
-            for bulk in (False, True) if shape.whole_words else (False,):
-                if bulk or not reload:
-                    yield replace(each, reload=reload, late=late, bulk=bulk)
-
-
-def _any_overlapped(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    if may_overlap(shape, device):
-        for late, each in product(shape.lates, _in_clusters(shape, device, "overlapped")):
-            yield overlapped_pipeline(shape, each.threads, each.cluster, late)
-
-
-def _any_word_aligned(shape: RowShape) -> Iterator[RowSchedule]:
-    if shape.word_alignable and shape.realigned:
-        for each in _in_block(replace(shape, vector=shape.realigned), "word_aligned"):
-            if each.team % WARP == 0:
-                yield replace(each, reload=True, realigned=True, stages=2)
-
-
-def _any_length(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Forms for rows of any length, which need no fitting."""
-    if shape.splits or shape.shared_rows:
-        return [split(shape, device)]
-    streaming = stream(shape, device)
-    return [streaming, replace(streaming, staged=False, shared=0)]
+    whole = s.team % WARP == 0 or s.team & (s.team - 1) == 0
+    if s.form == "pipeline" and "registers" in forms and whole and not (s.places or shape.columns):
+        yield replace(free, form="registers", reload=False, bulk=False)
+    if s.form == "pipeline" and not s.places:
+        yield replace(free, reload=not s.reload)
+        if s.cluster > 1 and shape.whole_words:
+            yield replace(free, bulk=not s.bulk)
+    if not s.places:
+        yield from (replace(s, stages=stages) for stages in STAGES if stages != s.stages)
+    yield from (replace(s, blocks=blocks) for blocks in BLOCKS if blocks != s.blocks)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from normgen.counting import counted
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
 from normgen.launching.facts import VECTORS, power_of_two
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, estimated
 from normgen.launching.knobs import distinct, knob, settled
 from normgen.launching.machine import WARP
 from normgen.launching.support import Support
@@ -86,7 +86,7 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
         narrowest = min(16, *(runs.get(o.run, schedule.vector) * call.itemsize(o) for o in whole))
         filled = call.size(kernel.kept + kernel.inner) / (tiles * schedule.rows * schedule.columns)
         efficiency = _WIDTH_EFFICIENCY[narrowest] * filled * min(1.0, tiles / call.multiprocessors)
-        return Cost({o.tensor: call.bytes_of(o.tensor) for o in touched}, efficiency)
+        return estimated({o.tensor: call.bytes_of(o.tensor) for o in touched}, call.device, efficiency)
 
     def lower(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Lowered:
         s, rows, columns = schedule, call.size(kernel.rows), call.size(kernel.columns)

@@ -11,7 +11,7 @@ from normgen.families.windows.launch.pixels import PART
 from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest
 from normgen.families.windows.launch.space import FORMS, choose, cost_of, settle, space
 from normgen.launching.call import INT_LIMIT, WORD, Call
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, estimated
 from normgen.launching.knobs import distinct
 from normgen.launching.support import Support
 from normgen.package.kernels import WindowsRecord
@@ -50,7 +50,8 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
         width = WORD if form.coalesced else min(WORD, schedule.vector * narrowest(kernel, call))
         least, own = (cost_of(kernel, call, s) for s in (choose(kernel, call), schedule))
         moved = {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
-        return Cost(moved, _WIDTH_EFFICIENCY[width] * form.efficiency, (1 + least) / (1 + own))
+        efficiency = _WIDTH_EFFICIENCY[width] * form.efficiency * (1 + least) / (1 + own)
+        return estimated(moved, call.device, efficiency)
 
     def lower(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Lowered:
         s, form = schedule, FORMS[schedule.form]

@@ -1,0 +1,76 @@
+"""Which schedule a kernel of the columns family takes: that with the least predicted time.
+
+What a table has is taken from there. Else the knobs that decide the bits of a column are chosen first, by the
+regrets over sizes of a batch, so that it has the same bits in any. The others follow from how many columns
+there are, in buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import log2
+
+from normgen.families.columns.launch.quantities import quantities
+from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
+from normgen.families.columns.launch.space import neighbours, settle, starts
+from normgen.launching.knobs import bits_of
+from normgen.launching.machine import of_usual_size
+from normgen.launching.pick import bucket_of, compared, counts_of, of_least_regret
+from normgen.launching.quantities import Array
+from normgen.launching.table import key_of, measured
+
+
+def pick(shape: ColumnShape) -> ColumnSchedule:
+    """The schedule for such columns, and nearly as many: that which was measured, else that with the least
+    predicted time."""
+    return _measured(shape) or _predicted(shape)
+
+
+def _measured(shape: ColumnShape) -> ColumnSchedule | None:
+    """The schedule of the table for the nearest number of columns, if it may run."""
+    found = measured(shape.device.arch, key_of_columns(shape), ColumnSchedule)
+    if not found:
+        return None
+    _, nearest = min(found, key=lambda each: abs(log2(each[0] / shape.columns)))
+    legal = settle(nearest, shape)
+    return legal if isinstance(legal, ColumnSchedule) else None
+
+
+def key_of_columns(shape: ColumnShape) -> str:
+    """The key of a table for such columns, however many there are."""
+    return key_of(shape, "device", "columns")
+
+
+def _predicted(shape: ColumnShape) -> ColumnSchedule:
+    if not shape.batched:
+        return _of_count(replace(shape, columns=0), shape.columns)
+    alike = replace(shape, columns=0, side_by_side=bucket_of(shape.side_by_side))
+    return _of_count(alike, bucket_of(shape.columns))
+
+
+@lru_cache(maxsize=4096)
+def _of_count(shape: ColumnShape, columns: int) -> ColumnSchedule:
+    division = _of_least_regret(replace(shape, segments=1, device=of_usual_size(shape.device)))
+    near = neighbours(_fastest(shape, division, columns), shape)
+    return _fastest(shape, near, columns)
+
+
+def _fastest(shape: ColumnShape, found: Sequence[ColumnSchedule], columns: int) -> ColumnSchedule:
+    return found[int(predicted(shape, found, (columns,))[0].argmin())]
+
+
+def predicted(shape: ColumnShape, found: Sequence[ColumnSchedule], columns: Sequence[int]) -> Array:
+    """What schedules are compared by, for each number of columns."""
+    return compared(quantities(shape, found, columns), len(found))
+
+
+@lru_cache(maxsize=1024)
+def _of_least_regret(shape: ColumnShape) -> tuple[ColumnSchedule, ...]:
+    """The starts with those bits of which the regrets are least."""
+    found, few = starts(shape), shape.side_by_side
+    moved = shape.length * few * max(1, shape.reads + shape.writes)
+    columns = [few * count for count in counts_of(moved)] if shape.batched else [few]
+    alike = of_least_regret([bits_of(each) for each in found], predicted(shape, found, columns))
+    return tuple(found[place] for place in alike)

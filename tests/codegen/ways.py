@@ -1,0 +1,85 @@
+"""Schedules of the rows family that tests ask for, whatever a kernel would take by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.choose import Ways
+from normgen.families.rows.launch.legal import legal
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
+from normgen.families.rows.launch.space import neighbours, starts
+from normgen.launching.machine import Machine
+
+Offers = Callable[[RowShape, Machine], Iterable[RowSchedule]]
+
+
+@contextmanager
+def first(found: Offers) -> Iterator[None]:
+    """Kernels take the first of these schedules that they can, and what they take by themselves where they
+    can take none."""
+    usual = choose.ways
+
+    def asked(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
+        fitted = (legal(each, shape, device) for each in found(shape, device) if each.form in forms)
+        first = next((each for each in fitted if isinstance(each, RowSchedule)), None)
+        return usual(shape, device, forms) if first is None else Ways(first, first)
+
+    with patch.object(choose, "ways", asked):
+        yield
+
+
+@contextmanager
+def only(form: str) -> Iterator[None]:
+    """Kernels that have this form take the schedule that they would take if they had no other."""
+    usual = choose.ways
+
+    def asked(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
+        found = usual(shape, device, (form,)) if form in forms else None
+        return usual(shape, device, forms) if found is None else found
+
+    with patch.object(choose, "ways", asked):
+        yield
+
+
+def of_form(form: str, **knobs: int) -> Offers:
+    """Every schedule of a form that is offered with such knobs."""
+
+    def ways(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+        for each in offered(shape, device, (form,)):
+            if all(getattr(each, name) == value for name, value in knobs.items()):
+                yield each
+
+    return ways
+
+
+def offered(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Iterator[RowSchedule]:
+    """Every schedule of some forms."""
+    for each in starts(shape, device, forms):
+        yield from neighbours(each, shape, device, forms)
+
+
+def pipeline(
+    shape: RowShape,
+    threads: int,
+    cluster: int = 1,
+    reload: bool = False,
+    late: bool = False,
+    stages: int = 0,
+    teams: int = 1,
+) -> RowSchedule:
+    """One row at a time in so many threads of a block, or of each block of a cluster. With `stages` in its
+    pipeline, a block has a multiprocessor of its own."""
+    team = threads * cluster
+    return RowSchedule(
+        "pipeline", shape.vector, team, teams, -(-shape.vectors // team), int(stages > 0), stages=stages,
+        reload=reload, late=late, cluster=cluster, bulk=reload and cluster > 1 and shape.whole_words,
+    )  # fmt: skip
+
+
+def overlapped_pipeline(shape: RowShape, threads: int, cluster: int, late: bool) -> RowSchedule:
+    """Clusters whose exchange of a row is on its way while the row before it is finished."""
+    return replace(pipeline(shape, threads, cluster, reload=True, late=late), form="overlapped")

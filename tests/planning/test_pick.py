@@ -1,0 +1,283 @@
+"""What is taken of the schedules that a family offers: how many are looked at, what they have in common, and
+by which rule one of them is preferred."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from bench.drawn import Drawn, draw
+from bench.measure import call_of
+from normgen.families.columns.launch import choose as columns
+from normgen.families.columns.launch import space as of_columns
+from normgen.families.columns.launch.family import shape_of as shape_of_columns
+from normgen.families.rows.launch import choose as rows
+from normgen.families.rows.launch import space as of_rows
+from normgen.launching import model, pick
+from normgen.launching.call import Call
+from normgen.launching.knobs import Knobs, bits_of
+from normgen.launching.machine import Machine
+from normgen.launching.pick import (
+    BUCKETS,
+    COUNTS,
+    Two,
+    bucket_of,
+    compared,
+    counts_of,
+    of_least_regret,
+    of_two,
+)
+from normgen.package.kernels import ColumnsRecord, Kernel, RowsRecord
+from normgen.runtime.planning.choose import Running
+from normgen.runtime.planning.registry import family_of
+from tests.planning.judged import DEVICES
+
+STARTS, NEIGHBOURS = 60, 20  # of a kernel, at most
+
+
+class Offered(NamedTuple):
+    """What a family looks at for a kernel, and how."""
+
+    kernel: Kernel
+    call: Call
+    starts: Sequence[Any]
+    neighbours: Callable[[Any], Sequence[Any]]
+    bits: Callable[[Any], Knobs]
+    predict: Callable[[], Any]  # with nothing remembered, and no table
+
+
+def of_kernel(kernel: Kernel, call: Call) -> Offered | None:
+    """None of families that do not go by predictions."""
+    match kernel:
+        case RowsRecord():
+            given = rows.of_any_count(kernel, call), rows.device_of(call), rows.forms_of(kernel)
+            return Offered(
+                kernel,
+                call,
+                of_rows.starts(*given),
+                lambda s: of_rows.neighbours(s, *given),
+                rows.bits,
+                lambda: rows._predicted(*given),
+            )
+        case ColumnsRecord():
+            shape = shape_of_columns(kernel, call)
+            return Offered(
+                kernel,
+                call,
+                of_columns.starts(shape),
+                lambda s: of_columns.neighbours(s, shape),
+                bits_of,
+                lambda: forgetful(lambda: columns._predicted(shape)),
+            )
+        case _:
+            return None
+
+
+def forgetful(found: Callable[[], Any]) -> Any:
+    columns._of_count.cache_clear()
+    columns._of_least_regret.cache_clear()
+    return found()
+
+
+def kernels_of(call: Drawn, device: Machine) -> Iterator[tuple[Kernel, Call]]:
+    """Every kernel of every strategy."""
+    direction, binding = call_of(call)
+    for strategy in direction.record.strategies:
+        running = Running(strategy, binding, device)
+        yield from ((kernel, running.call) for kernel in running.kernels)
+
+
+def offered(seed: int, count: int) -> Iterator[Offered]:
+    for call in draw(seed, count):
+        for device in DEVICES.values():
+            for kernel, there in kernels_of(call, device):
+                found = of_kernel(kernel, there)
+                if found is not None:
+                    yield found
+
+
+# ------------------------------------------------------------------------------------- what is looked at
+
+
+def test_few_schedules_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(of_rows.MOST_STARTS, of_columns.MOST_STARTS) <= STARTS
+    assert max(of_rows.MOST_NEIGHBOURS, of_columns.MOST_NEIGHBOURS) <= NEIGHBOURS
+    most = 0
+    for each in offered(11, 20):
+        assert len(each.starts) <= STARTS
+        most = max(most, len(each.starts))
+        assert max((len(each.neighbours(s)) for s in each.starts[::4]), default=0) <= NEIGHBOURS
+    assert most > STARTS // 2
+    for family in (of_rows, of_columns):
+        monkeypatch.setattr(family, "MOST_STARTS", 4)
+        monkeypatch.setattr(family, "MOST_NEIGHBOURS", 3)
+    few = list(offered(11, 20))
+    assert {len(each.starts) for each in few} <= {*range(5)}
+    assert {len(each.neighbours(s)) for each in few for s in each.starts} <= {1, 2, 3}
+
+
+def test_a_prediction_evaluates_few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The starts, and the neighbours of one for few and of one for many, each for every count."""
+    evaluated: list[int] = []
+    usual = model.microseconds
+
+    def counting(quantities: Mapping[str, Any]) -> Any:
+        found = usual(quantities)
+        evaluated.append(found.size)
+        return found
+
+    monkeypatch.setattr(pick, "microseconds", counting)
+    for each in offered(12, 15):
+        evaluated.clear()
+        each.predict()
+        assert 0 < sum(evaluated) <= (len(each.starts) + 2 * NEIGHBOURS) * len(COUNTS)
+
+
+def test_what_is_looked_at_settles_to_itself_and_neighbours_have_the_same_bits() -> None:
+    for place, each in enumerate(offered(13, 20)):
+        settle = family_of(each.kernel).settle
+        for s in each.starts:
+            assert settle(each.kernel, each.call, s) == s
+        for s in each.starts[place % 4 :: 4]:
+            for near in each.neighbours(s):
+                assert settle(each.kernel, each.call, near) == near
+                assert each.bits(near) == each.bits(s)
+
+
+# ----------------------------------------------------------------------------------------- bits of a row
+
+COUNTED = (1, 5, 132, 3000, 40000)  # rows, or images
+BACKWARDS = ("rmsnorm", "layernorm", "softmax", "add_rmsnorm", "dyt")
+NORMS = (*BACKWARDS, "rmsnorm_quantized_row")
+IMAGES = (("groupnorm", (("groups", 4),)), ("instancenorm", ()), ("layernorm2d", ()), ("rmsnorm2d", ()))
+TYPES = ("bf16", "f32", "bf16 with f32 params")
+WIDTHS = st.one_of(st.integers(1, 20_000), st.integers(1, 4000).map(lambda n: 8 * n), st.integers(1, 700_000))
+DIRECTIONS = st.sampled_from(("forward", "backward"))
+LESS = st.floats(0, 1)  # of the multiprocessors of a device
+DRAWN = settings(deadline=None, max_examples=20, phases=(Phase.generate,))
+
+
+@given(
+    st.sampled_from(NORMS), DIRECTIONS, st.sampled_from(TYPES), WIDTHS, st.sampled_from(list(DEVICES)), LESS
+)
+@DRAWN
+def test_a_row_has_the_same_bits_among_any_number_of_rows(
+    norm: str, direction: str, dtype: str, width: int, name: str, less: float
+) -> None:
+    direction = direction if norm in BACKWARDS else "forward"
+    calls = [Drawn("", norm, (), direction, dtype, (("...", n), ("D", width))) for n in COUNTED]
+    have_the_same_bits(calls, DEVICES[name], less)
+
+
+@given(
+    st.sampled_from(IMAGES),
+    DIRECTIONS,
+    st.sampled_from(TYPES[:2]),
+    st.integers(1, 2000),
+    st.integers(1, 5000),
+    st.sampled_from(list(DEVICES)),
+    LESS,
+)
+@DRAWN
+def test_an_image_has_the_same_bits_in_any_batch(
+    norm: tuple[str, Any], direction: str, dtype: str, channels: int, pixels: int, name: str, less: float
+) -> None:
+    sizes = (("C", channels), ("...", pixels))
+    calls = [Drawn("", *norm, direction, dtype, (("B", n), *sizes)) for n in COUNTED[:4]]
+    have_the_same_bits(calls, DEVICES[name], less)
+
+
+def have_the_same_bits(calls: Sequence[Drawn], device: Machine, less: float) -> None:
+    """All rows and columns of these calls, where few are taken for, and where many are; also with fewer
+    multiprocessors, as long as these have room for the blocks that share a row."""
+    fewer = replace(device, multiprocessors=max(1, round(less * device.multiprocessors)))
+    first: dict[str, set[Knobs]] = {}
+    for there in (device, fewer):
+        for kernel, call in (each for drawn in calls for each in kernels_of(drawn, there)):
+            found = of_kernel(kernel, call)
+            if found is not None and found.starts:
+                bits = set(map(found.bits, taken(kernel, call)))
+                known = first.setdefault(kernel.name, bits)
+                assert len(bits) == 1
+                assert bits == known or not known & set(map(found.bits, found.starts))
+
+
+def taken(kernel: Kernel, call: Call) -> set[Any]:
+    """What a kernel takes in this call, and in others like it."""
+    if isinstance(kernel, ColumnsRecord):
+        return {columns.pick(shape_of_columns(kernel, call))}
+    assert isinstance(kernel, RowsRecord)
+    both, own = rows.usual(kernel, call), rows.default(kernel, call)
+    assert both is not None and own in both[:2]
+    return {both.few, both.many}
+
+
+# ------------------------------------------------------------------------------------ what is preferred
+
+A, B, C = ((("team", team),) for team in (32, 64, 128))  # bits
+
+
+@pytest.mark.parametrize(
+    ("bits", "microseconds", "taken"),
+    [
+        pytest.param([A, B], [[1, 2], [3, 4]], [0], id="faster for any count"),
+        pytest.param([A, B], [[1, 1.2], [1, 1.2], [9, 1]], [1], id="never much slower"),
+        pytest.param([A, B, A], [[1, 1.1, 9], [9, 1.1, 1]], [0, 2], id="fast together"),
+        pytest.param([A, B], [[1, 2], [1, 1], [2, 1]], [1], id="rather slower for few than for many"),
+        pytest.param(
+            [A, B], [[1.3, 1], [1.3, 1], [1, 2], [1.3, 1], [1.3, 1]], [0], id="rather often slower than much"
+        ),
+        pytest.param([A, B, C], [[1, 1, 1]], [0], id="the first of equals"),
+    ],
+)
+def test_bits_are_those_of_which_regrets_are_least(
+    bits: list[Knobs], microseconds: list[list[float]], taken: list[int]
+) -> None:
+    assert of_least_regret(bits, np.array(microseconds, float)) == taken
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "taken"),
+    [
+        pytest.param([[1, 2], [3, 4]], Two(0, 0, 0), id="faster for any count"),
+        pytest.param([[1, 2], [2, 1]], Two(1, 0, 4), id="one for few and one for many"),
+        pytest.param([[1, 2, 9], [2, 1, 9], [4, 3, 1]], Two(2, 0, 64), id="where the worst regret is least"),
+        pytest.param([[1, 2], [2, 1], [1, 2]], Two(0, 0, 0), id="two are no better"),
+        pytest.param([[1, 1.04], [1.04, 1]], Two(0, 0, 0), id="a second text is not worth it"),
+        pytest.param([[1, 1.06], [1.06, 1]], Two(1, 0, 4), id="a second text is worth it"),
+        pytest.param([[2, 1]], Two(1, 1, 0), id="one count"),
+    ],
+)
+def test_there_are_two_schedules_where_one_would_be_slow(microseconds: list[list[float]], taken: Two) -> None:
+    assert of_two(COUNTS[: len(microseconds)], np.array(microseconds, float)) == taken
+
+
+def test_what_is_expected_to_spill_counts_as_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every count."""
+    spilling = np.array([False, True, False])
+    monkeypatch.setattr(pick, "microseconds", lambda found: found["bound"])
+    monkeypatch.setattr(pick, "spilled", lambda found, count: spilling[:count])
+    times = np.array([[2.0, 1.9, 3.0], [8.0, 4.0, 9.0]])
+    found = compared({"bound": times.ravel()}, 3)
+    assert (found[:, ~spilling] == times[:, ~spilling]).all()
+    assert (found[:, spilling] > 1.2 * times[:, spilling]).all()
+    assert found.argmin(1).tolist() == [0, 1], "unless it is much faster"
+
+
+def test_no_call_of_a_count_is_too_large_to_be_met() -> None:
+    assert counts_of(1 << 10) == COUNTS
+    assert counts_of(1 << 24) == (1, 16, 256)
+    assert counts_of(1 << 40) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("count", "bucket"), [(0, 1), (1, 1), (2, 1), (3, 4), (7, 4), (9, 16), (1 << 30, BUCKETS[-1])]
+)
+def test_a_count_is_of_the_bucket_that_is_nearest(count: int, bucket: int) -> None:
+    assert bucket_of(count) == bucket
