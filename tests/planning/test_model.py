@@ -132,7 +132,7 @@ def test_a_fit_does_not_depend_on_when_it_is_made() -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_shipped_chooses_better_than_the_order_did() -> None:
+def test_what_is_shipped_chooses_better_than_what_was_taken() -> None:
     """Among what was measured; of what it has not seen `bench.regret --folds` tells."""
     found = samples(TIMINGS[:1])
     every = regrets(found, expected(found, 0)).values()
