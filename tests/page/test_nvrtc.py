@@ -14,7 +14,7 @@ from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, Call, calls
 
 FEW = ("groupnorm",)
-_COMPARED = re.compile(r"setp\.(lt|le|gt|ge)\.s32.*")
+_COMPARED = re.compile(r"setp\.(lt|le|gt|ge|eq)\.s32.*")
 _JOINS = re.compile(r"(and|or|not)\.pred")
 _NAME = re.compile(r"%\w+|\$L__BB\w+|_Z\w+|__cuda_local_var_\w+|__local_depot\d+")
 
@@ -27,8 +27,8 @@ class Alone(Nvrtc):
 
 def instructions(ptx: str, entry: str) -> list[str]:
     """Those of an entry, without the names of registers. In no order, and a comparison is as good as its
-    opposite: the compiler may take independent ones in another order, and branch the other way, where
-    functions have become shorter."""
+    opposite: the compiler may take independent ones in another order, branch the other way, and compare a
+    stage before it is counted up or after, where functions have become shorter."""
     start = at = ptx.index("{", ptx.index(f".entry {entry}("))
     depth = 0
     while depth or at == start:
