@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from bench.problems import DTYPES, LAYOUTS, OPS, problems
-from normgen.launching.knobs import knobs_of
+from normgen.launching.knobs import short
 from normgen.launching.machine import USUAL_MACHINE
 from normgen.runtime.planning.choose import alternatives, choose_strategy
 
@@ -33,12 +32,6 @@ def choices() -> Iterator[dict[str, Any]]:
                 "strategy": taken.strategy.name,
                 "schedules": {each.kernel.name: short(each.schedule) for each in taken.kernels},
             }
-
-
-def short(schedule: Any) -> dict[str, Any]:
-    """The knobs of a schedule that differ from their defaults."""
-    usual = {each.name: each.default for each in fields(schedule)}
-    return {name: value for name, value in knobs_of(schedule) if value != usual[name]}
 
 
 def text() -> str:

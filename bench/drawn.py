@@ -6,10 +6,11 @@ Classes: many rows whose width is a multiple of 8, or any other; few rows; long 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import exp, isqrt, log
 from random import Random
 from types import MappingProxyType
+from typing import Any
 
 DIRECTIONS = ("forward", "backward")
 _DTYPES = ("bf16", "bf16", "f16", "f32")  # as often as they are met
@@ -37,6 +38,21 @@ class Drawn:
         """In one line."""
         sizes = " x ".join(str(length) for _, length in self.sizes)
         return f"{self.kind}: {self.norm} {self.direction}, {sizes} {self.dtype}"
+
+
+def line_of(drawn: Drawn) -> dict[str, Any]:
+    """A call as lines of data have it; `of_line` reads it."""
+    return {each.name: _plain(getattr(drawn, each.name)) for each in fields(drawn)}
+
+
+def of_line(line: Mapping[str, Any]) -> Drawn:
+    """The call of a line."""
+    values = (line[each.name] for each in fields(Drawn))
+    return Drawn(*(tuple(value.items()) if isinstance(value, dict) else value for value in values))
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, tuple) else value
 
 
 def draw(seed: int, count: int) -> list[Drawn]:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.commits import text_of
-from bench.drawn import Drawn
+from bench.drawn import of_line
 from bench.measure import call_of
 from normgen.launching.machine import Machine, machine_named
 from normgen.launching.model import SHIPPED, Trees, matrix, write
@@ -108,8 +108,7 @@ def _by_kernel(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], list[dic
 def _quantities(
     about: dict[str, Any], lines: list[dict[str, Any]], device: Machine
 ) -> tuple[dict[str, Array], list[dict[str, Any]]] | None:
-    drawn = Drawn(*(_tuple(about[name]) for name in ("kind", "norm", "attrs", "direction", "dtype", "sizes")))
-    direction, binding = call_of(drawn)
+    direction, binding = call_of(of_line(about))
     strategy = next(each for each in direction.record.strategies if each.name == about["strategy"])
     there = Running(strategy, binding, device)
     kernel = next(each for each in there.kernels if each.name == about["kernel"])
@@ -120,10 +119,6 @@ def _quantities(
         return None
     table = family.quantities(kernel, there.call, [s for s, _ in legal])
     return None if table is None else (dict(table), [line for _, line in legal])
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value.items()) if isinstance(value, dict) else value
 
 
 # ------------------------------------------------------------------------------------------------ trees

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import normgen
-from bench.choices import short
 from bench.commits import commit_of_tree
-from bench.drawn import KINDS, Drawn, between
+from bench.drawn import KINDS, Drawn, between, line_of
 from normgen.devices.cuda.executor import executor_of, use_driver
 from normgen.dtypes import DTYPES
 from normgen.errors import CompileError
+from normgen.launching.knobs import short
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.measure.arithmetic import operand_bytes, sets_for
@@ -269,16 +269,12 @@ def _times(
     numbers = numbers_of(_package(drawn.norm, drawn.attrs))
     total = sum(operand_bytes(binding).values())
     addresses = pools.addresses(binding, sets_for(total, executor.device.cache))
-    call = {
-        "kind": drawn.kind, "norm": drawn.norm, "attrs": dict(drawn.attrs), "direction": drawn.direction,
-        "dtype": drawn.dtype, "sizes": dict(drawn.sizes),
-    }  # fmt: skip
     for each in tries:
         plan = LaunchPlan(each.launches, each.workspace)
         reports = [executor.function(one.source, one.entry, one.shared).report for one in each.launches]
         us = measure_plan(executor, clock, plan, addresses, numbers, FEW).us
         yield {
-            **call, "strategy": each.strategy, "kernel": each.kernel, "knobs": each.knobs,
+            **line_of(drawn), "strategy": each.strategy, "kernel": each.kernel, "knobs": each.knobs,
             "usual": each.usual, "us": round(us, 3),
             "registers": max(r.registers for r in reports), "spilled": max(r.local for r in reports),
         }  # fmt: skip

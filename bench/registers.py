@@ -15,7 +15,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import islice
 from multiprocessing import get_context
@@ -25,16 +25,16 @@ from zlib import crc32
 
 import numpy as np
 
-from bench.choices import short
-from bench.drawn import Drawn
+from bench.drawn import Drawn, line_of
 from bench.fit import Samples, boosted, samples
 from bench.measure import call_of, draw
 from normgen.devices.cuda.compile import Usage, inlined
 from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.errors import CompileError
+from normgen.launching.knobs import short
 from normgen.launching.machine import REGISTER_BYTES, Machine, machine_named, machine_of, usual_machine
 from normgen.launching.model import SPILLS, Trees, predict, write
-from normgen.runtime.planning.choose import alternatives, candidates, predicted
+from normgen.runtime.planning.choose import Candidate, alternatives, candidates, predicted
 
 # One device of each architecture that the compiler has registers of its own for.
 DEVICES: Mapping[str, Machine] = {
@@ -58,11 +58,7 @@ def reports(drawn: Drawn, arch: str, seed: int) -> list[dict[str, Any]]:
     """Of the kernels of a call. (In a process of its own.)"""
     source, device = random.Random(f"{seed} {drawn.text}"), DEVICES[arch]
     direction, binding = call_of(drawn)
-    about = {
-        "device": device.name, "seed": seed, "kind": drawn.kind, "norm": drawn.norm,
-        "attrs": dict(drawn.attrs), "direction": drawn.direction, "dtype": drawn.dtype,
-        "sizes": dict(drawn.sizes),
-    }  # fmt: skip
+    about = {"device": device.name, "seed": seed, **line_of(drawn)}
     found = []
     for alternative in alternatives(direction.record, binding, device):
         for each in candidates(alternative.strategy, binding, device):
@@ -76,25 +72,27 @@ def reports(drawn: Drawn, arch: str, seed: int) -> list[dict[str, Any]]:
                 *source.sample(every, min(WILD, len(every))),
             ]
             for one in {each.knobs: each for each in some}.values():
-                for report in _report(one, arch):
+                usage = reported(one, arch)
+                if usage is not None:
                     found.append(
                         about
                         | {"strategy": alternative.strategy.name, "kernel": one.kernel.name}
                         | {"knobs": short(one.schedule), "usual": one is every[0]}
-                        | {"registers": report.registers, "spilled": report.spilled}
+                        | {"registers": usage.registers, "spilled": usage.spilled}
                     )
     return found
 
 
-def _report(each: Any, arch: str) -> Iterator[Usage]:
+def reported(each: Candidate, arch: str) -> Usage | None:
+    """What the compiler says of the kernel itself, not of what clears before it and adds up after it; None
+    where the text does not compile."""
     form = getattr(each.schedule, "form", "")
-    for launch in each.lowered.launches:
-        if not form or launch.entry.endswith(f"_{form}"):
-            try:
-                yield from Nvrtc().report(inlined(launch.source), arch)[:1]
-            except CompileError:
-                continue
-            return
+    own = next(one for one in each.lowered.launches if one.entry.endswith(form and f"_{form}"))
+    try:
+        (usage,) = Nvrtc().report(inlined(own.source), arch)
+    except CompileError:
+        return None
+    return usage
 
 
 def collect(seed: int, seconds: float, out: Path) -> None:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from bench.choices import PATH
 from bench.problems import DTYPES, LAYOUTS, OPS, problems
+from normgen.launching.knobs import full
 from normgen.launching.machine import USUAL_MACHINE
-from normgen.launching.table import SHIPPED, Line, full, parsed, written
+from normgen.launching.table import SHIPPED, Line, parsed, written
 from normgen.runtime.planning.choose import Choice, chosen
 from normgen.runtime.planning.registry import family_of
 

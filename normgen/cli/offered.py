@@ -62,27 +62,32 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         yield f"  not the strategy {strategy.name}: {why}"
 
 
-def explained(chosen: Alternative, binding: Binding, device: Machine, near: int = NEAR) -> Iterator[str]:
-    """The lines about each kernel and its schedule: what these are expected to take, and so many others."""
-    from normgen.runtime.planning.choose import candidates
-
-    for kernel, offers in zip(chosen.kernels, candidates(chosen.strategy, binding, device), strict=True):
+def explained(chosen: Alternative, binding: Binding, device: Machine) -> Iterator[str]:
+    """The lines about each kernel and its schedule: what these are expected to take, and the next best."""
+    for kernel, offers in _offered(chosen, binding, device):
         yield from kernel.lines
-        yield f"  {_sentence(kernel, offers, near)}"
+        yield f"  {_sentence(kernel, offers, NEAR)}"
 
 
 def _direction(direction: Direction, binding: Binding, device: Machine) -> Iterator[str]:
-    from normgen.runtime.planning.choose import candidates
-
     chosen, notes = taken(direction, binding, device)
     yield from (f"  {note}" for note in notes)
     beside = "" if notes else "; `normgen tune` measures them"
-    for kernel, offers in zip(chosen.kernels, candidates(chosen.strategy, binding, device), strict=True):
+    for kernel, offers in _offered(chosen, binding, device):
         yield from (f"  {line}" for line in kernel.lines)
         yield f"    {_sentence(kernel, offers, NEXT)}"
         if len(offers) > 1:
             yield f"    {len(offers)} schedules fit{beside}"
     yield from others(direction, chosen, binding, device)
+
+
+def _offered(
+    chosen: Alternative, binding: Binding, device: Machine
+) -> Iterator[tuple[Candidate, Sequence[Candidate]]]:
+    """Each kernel as it is taken, with all that is offered of it."""
+    from normgen.runtime.planning.choose import candidates
+
+    return zip(chosen.kernels, candidates(chosen.strategy, binding, device), strict=True)
 
 
 def _sentence(kernel: Candidate, offers: Sequence[Candidate], near: int) -> str:

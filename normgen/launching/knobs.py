@@ -52,6 +52,17 @@ def bits_of(schedule: Any) -> Knobs:
     return tuple([(name, getattr(schedule, name)) for name in _names(schedule.__class__)[1]])
 
 
+def short(schedule: Any) -> dict[str, Knob]:
+    """The knobs of a schedule that differ from their defaults, as they are written down."""
+    usual = _defaults(schedule.__class__)
+    return {name: value for name, value in knobs_of(schedule) if name not in usual or value != usual[name]}
+
+
+def full(kind: type[Any], knobs: Mapping[str, Any]) -> Knobs:
+    """Knobs as they were written down, with the defaults of those that are left out."""
+    return tuple((dict(_defaults(cast(Any, kind))) | dict(knobs)).items())
+
+
 def schedule_of(kind: type[Schedule], knobs: Knobs) -> Schedule | Support:
     """The schedule of these knobs, as they may have been read from a file, with nothing estimated; or what is
     wrong with them. Whether it fits a call is for its family to say."""
@@ -91,6 +102,14 @@ def _declared(schedule: Any) -> dict[str, _Declared]:
     """Every knob, with what is declared of it."""
     found = {each.name: each.metadata.get(_KNOB, _Declared(True, None)) for each in fields(schedule)}
     return {name: declared for name, declared in found.items() if declared is not None}
+
+
+@cache
+def _defaults(schedule: type) -> Mapping[str, Knob]:
+    """The defaults of the knobs that have one."""
+    declared = _declared(schedule)
+    found = {each.name: each.default for each in fields(cast(Any, schedule)) if each.name in declared}
+    return {name: value for name, value in found.items() if value is not MISSING}
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 # Of every CUDA device; bytes unless stated.
 RESERVED_SHARED = 1024  # what the driver takes of a multiprocessor's shared memory for each block
@@ -132,6 +133,11 @@ class Machine:
         """Whether its compiler is known to take more registers than the estimates."""
         return architecture(self.arch).hungry
 
+    def registers(self, threads: Any) -> Any:
+        """Registers that each of so many threads of a multiprocessor may have, before what one may have at
+        most. Of numbers, and of arrays of them."""
+        return self.registers_per_multiprocessor // threads // REGISTER_UNIT * REGISTER_UNIT
+
     def warps(self, registers: int) -> int:
         """Warps that a multiprocessor has registers for, with so many per thread."""
         return QUARTERS * (self.registers_per_multiprocessor // QUARTERS // (WARP * registers))
@@ -184,8 +190,11 @@ def bandwidth_of(device: Machine) -> float:
 
 
 def machine_named(name: str) -> Machine:
-    """A device by what its driver calls it, as far as it is known here."""
-    return replace(next(each for word, each in _NAMED.items() if word in name), name=name)
+    """A device by what its driver calls it. ValueError where it is not known here."""
+    known = next((each for word, each in _NAMED.items() if word in name), None)
+    if known is None:
+        raise ValueError(f"{name} is not known: add it to launching/machine.py (CONTRIBUTING, A device)")
+    return replace(known, name=name)
 
 
 def usual_machine(arch: str) -> Machine:

@@ -6,14 +6,17 @@ be: so that each has the same bits in any batch. The rest follows from how many 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from normgen.launching.knobs import Knobs
+from normgen.launching.knobs import Knobs, distinct
 from normgen.launching.model import microseconds, spilled
 from normgen.launching.quantities import Array
+
+S = TypeVar("S")
 
 COUNTS = (1, 16, 256, 4096, 65536)  # in a batch, for which bits are chosen
 # Of regrets for so many: what few take is for the most part a launch, which a few threads more hardly change.
@@ -31,9 +34,9 @@ def compared(quantities: Mapping[str, Array], schedules: int) -> Array:
     return np.where(spilled(quantities, schedules), _SPILLED, 1.0) * us
 
 
-def counts_of(moved: int, counts: tuple[int, ...] = COUNTS) -> tuple[int, ...]:
+def counts_of(moved: int) -> tuple[int, ...]:
     """How many there may be in a batch, where each moves so many bytes."""
-    return tuple(count for count in counts if count * moved <= _MOST_BYTES) or counts[:1]
+    return tuple(count for count in COUNTS if count * moved <= _MOST_BYTES) or COUNTS[:1]
 
 
 def bucket_of(count: int) -> int:
@@ -52,6 +55,12 @@ def of_least_regret(bits: Sequence[Knobs], microseconds: Array) -> list[int]:
     best = np.stack([microseconds[:, places].min(1) for places in alike.values()], 1)
     regret = np.log(best / best.min(1, keepdims=True)) * _WEIGHTS[: len(best), None]
     return list(alike.values())[int((regret**2).sum(0).argmin())]
+
+
+def around(usual: S, first: Sequence[S], near: Callable[[S], Iterable[S]]) -> Iterator[S]:
+    """What is offered of a kernel, each once: what it takes by itself, what else it may start from, and the
+    neighbours of each."""
+    return distinct(chain([usual], first, chain.from_iterable(map(near, (usual, *first)))))
 
 
 class Two(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normgen.launching.machine import REGISTER_UNIT, REGISTERS_PER_THREAD, Machine, bandwidth_of, number_of
+from normgen.launching.machine import REGISTERS_PER_THREAD, Machine, bandwidth_of, number_of
 
 Array = NDArray[np.float64]
 _SHARE = 1.5  # of a multiprocessor that runs alone, over its part of the bandwidth
@@ -55,8 +55,7 @@ def placed(grid: Placed, moved: Array, in_flight: Array, device: Machine) -> Map
 def registers_there(grid: Placed, device: Machine) -> Array:
     """Registers that a thread may have where so many blocks are to find place."""
     threads = np.maximum(1.0, grid.resident) * grid.threads
-    each = device.registers_per_multiprocessor / threads // REGISTER_UNIT * REGISTER_UNIT
-    return np.minimum(REGISTERS_PER_THREAD, each)
+    return np.asarray(np.minimum(REGISTERS_PER_THREAD, device.registers(threads)))
 
 
 def bound(moved: Array, active: Array, on_their_way: Array, device: Machine) -> Array:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from hashlib import blake2b
+from math import log2
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from normgen.launching.knobs import schedule_of
+from normgen.launching.knobs import full, schedule_of
 from normgen.launching.support import Support
 
 S = TypeVar("S")
@@ -38,6 +39,13 @@ def measured(arch: str, key: str, schedule: type[S]) -> tuple[tuple[int, S], ...
     return tuple((count, each) for count, each in made if not isinstance(each, Support))
 
 
+def nearest(arch: str, key: str, schedule: type[S], count: int) -> S | None:
+    """The schedule that was taken for the nearest count; None where nothing was measured."""
+    found = measured(arch, key, schedule)
+    near = min(found, key=lambda each: abs(log2(each[0] / max(1, count))), default=None)
+    return None if near is None else near[1]
+
+
 def lines_of(arch: str, key: str) -> Lines:
     """The same as it is written."""
     return read(SHIPPED / f"{arch.rstrip('af')}.jsonl").get(key, ())
@@ -51,18 +59,6 @@ def key_of(shape: Any, *without: str) -> str:
         (name, value) for name, (value, usual) in named.items() if value != usual and name not in without
     )
     return blake2b(repr((type(shape).__name__, said)).encode(), digest_size=8).hexdigest()
-
-
-def full(schedule: type[Any], knobs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Knobs with the defaults of those that are left out."""
-    declared = {each.name: each.default for each in fields(schedule) if each.metadata.get("knob")}
-    return tuple((declared | dict(knobs)).items())
-
-
-def short(schedule: Any) -> dict[str, Any]:
-    """The knobs of a schedule that differ from their defaults."""
-    usual = {each.name: each.default for each in fields(schedule) if each.metadata.get("knob")}
-    return {name: getattr(schedule, name) for name in usual if getattr(schedule, name) != usual[name]}
 
 
 @cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from normgen.launching.knobs import Knobs, schedule_of
+from normgen.launching.knobs import Knobs, full, schedule_of, short
 from normgen.launching.support import Support
-from normgen.launching.table import Line, full, short
+from normgen.launching.table import Line
 from normgen.measure.trials import Outcome
 from normgen.package.kernels import Kernel
 from normgen.runtime.planning.choose import Candidate

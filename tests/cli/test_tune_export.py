@@ -13,9 +13,9 @@ from normgen.cli import exits
 from normgen.families.rows.launch import choose
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.launching import table
-from normgen.launching.knobs import schedule_of
+from normgen.launching.knobs import full, schedule_of
 from normgen.launching.support import Support
-from normgen.launching.table import Line, full, parsed, read, written
+from normgen.launching.table import Line, parsed, read, written
 from normgen.measure.lines import OtherBits, with_line
 from normgen.package.kernels import Kernel
 from tests.cli.commands import run

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 
 import normgen
+from bench import registers
 from bench.drawn import Drawn
 from normgen.families.columns.launch.schedule import ColumnSchedule
 from normgen.families.resident.launch.residence import Residence
@@ -13,17 +14,17 @@ from normgen.families.rows.launch.forms import form_of
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.launch import Binding
-from normgen.launching.machine import REGISTER_BYTES, Machine, machine_of, usual_machine
+from normgen.launching.machine import REGISTER_BYTES, Machine
 from normgen.measure.norms import contiguous_binding, direction_of
 from normgen.runtime.planning.choose import Alternative, Candidate, alternatives, candidates, choose_strategy
 
 # A card of each kind: with and without clusters, large and small.
 DEVICES: Mapping[str, Machine] = {
-    "A100": usual_machine("sm_80"),
-    "L4": machine_of("sm_89", "NVIDIA L4", 58, 48 << 20),
-    "H200": usual_machine("sm_90"),
-    "B200": usual_machine("sm_100"),
-    "RTX 5090": machine_of("sm_120", "NVIDIA GeForce RTX 5090", 170, 96 << 20),
+    "A100": registers.DEVICES["sm_80"],
+    "L4": registers.DEVICES["sm_89"],
+    "H200": registers.DEVICES["sm_90"],
+    "B200": registers.DEVICES["sm_100"],
+    "RTX 5090": registers.DEVICES["sm_120"],
 }
 _IDLE = 0.35  # of the places for elements
 _SLOWER = 1.3  # than what the estimate likes best

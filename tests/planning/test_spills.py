@@ -14,11 +14,8 @@ import pytest
 
 from bench.drawn import Drawn
 from bench.measure import call_of, draw
-from bench.registers import DEVICES
-from normgen.devices.cuda.nvrtc import Nvrtc
-from normgen.launching.launch import Launch
-from normgen.package.device_functions import inlined
-from normgen.runtime.planning.choose import Candidate, alternatives, choose_strategy
+from bench.registers import DEVICES, reported
+from normgen.runtime.planning.choose import alternatives, choose_strategy
 from tests.fakes.machine import need_nvrtc
 
 CALLS, SEED = 90, 41  # a seed that the model of spills has not seen
@@ -38,17 +35,11 @@ def compiled(drawn: Drawn, arch: str) -> list[Compiled]:
     taken = choose_strategy(alternatives(direction.record, binding, DEVICES[arch]))
     found = []
     for each in taken.kernels:
-        (usage,) = Nvrtc().report(inlined(own_launch(each).source), arch)
+        usage = reported(each, arch)
+        assert usage is not None, each.text
         text = f"{each.kernel.name} on {arch} ({drawn.text}): {each.text}"
         found.append(Compiled(text, usage.spilled))
     return found
-
-
-def own_launch(kernel: Candidate) -> Launch:
-    """That of the kernel itself, among those that clear before it and add up after it."""
-    form = getattr(kernel.schedule, "form", "")
-    launches = [each for each in kernel.lowered.launches if each.entry.endswith(form and f"_{form}")]
-    return launches[0]
 
 
 def every(calls: int, seed: int) -> Iterator[Compiled]:

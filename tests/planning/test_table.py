@@ -15,9 +15,10 @@ from bench.measure import call_of
 from bench.problems import DTYPES, LAYOUTS, OPS, problems
 from normgen.families.rows.launch import choose as rows
 from normgen.launching import model, pick, table
+from normgen.launching.knobs import full, short
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import Machine
-from normgen.launching.table import full, key_of, short
+from normgen.launching.table import key_of
 from normgen.runtime.planning.choose import (
     Alternative,
     Candidate,

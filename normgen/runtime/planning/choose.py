@@ -10,13 +10,13 @@ from typing import Any
 
 from normgen.launching.call import Call
 from normgen.launching.family import Cost, Lines, Lowered
-from normgen.launching.knobs import Knobs, knobs_of, schedule_of
+from normgen.launching.knobs import Knobs, full, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.launching.model import microseconds
 from normgen.launching.support import Support
 from normgen.launching.table import Lines as Measured
-from normgen.launching.table import full, lines_of
+from normgen.launching.table import lines_of
 from normgen.locks import cached_property
 from normgen.package.kernels import Kernel
 from normgen.package.records import PassRecord, Strategy

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import log2
 
 from normgen.families.columns.launch.quantities import quantities
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
@@ -19,7 +18,7 @@ from normgen.launching.knobs import bits_of
 from normgen.launching.machine import of_usual_size
 from normgen.launching.pick import bucket_of, compared, counts_of, of_least_regret
 from normgen.launching.quantities import Array
-from normgen.launching.table import key_of, measured
+from normgen.launching.table import key_of, nearest
 
 
 def pick(shape: ColumnShape) -> ColumnSchedule:
@@ -30,11 +29,8 @@ def pick(shape: ColumnShape) -> ColumnSchedule:
 
 def _measured(shape: ColumnShape) -> ColumnSchedule | None:
     """The schedule of the table for the nearest number of columns, if it may run."""
-    found = measured(shape.device.arch, key_of_columns(shape), ColumnSchedule)
-    if not found:
-        return None
-    _, nearest = min(found, key=lambda each: abs(log2(each[0] / shape.columns)))
-    legal = settle(nearest, shape)
+    found = nearest(shape.device.arch, key_of_columns(shape), ColumnSchedule, shape.columns)
+    legal = None if found is None else settle(found, shape)
     return legal if isinstance(legal, ColumnSchedule) else None
 
 

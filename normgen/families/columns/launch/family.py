@@ -16,8 +16,8 @@ from normgen.families.columns.launch.space import neighbours, settle, starts
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
-from normgen.launching.knobs import distinct
 from normgen.launching.model import microseconds
+from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
 from normgen.package.kernels import ColumnsRecord
@@ -37,9 +37,8 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
     )
 
     def space(self, kernel: ColumnsRecord, call: Call) -> Iterator[ColumnSchedule]:
-        """The schedule that a kernel takes by itself, what else it may start from, and the neighbours of
-        each."""
-        return distinct(_space(shape_of(kernel, call)))
+        shape = shape_of(kernel, call)
+        return around(pick(shape), starts(shape), lambda each: neighbours(each, shape))
 
     def settle(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> ColumnSchedule | Support:
         if schedule.form not in FORMS or all(form.form != schedule.form for form in kernel.forms):
@@ -87,13 +86,6 @@ def describe(s: ColumnSchedule) -> str:
     across, along = counted(s.vector, "column"), counted(s.team, "thread")
     each = f"{s.form}, {across} per thread, {along} per column, {counted(s.items, 'element')} per thread"
     return each + (", the next tile on its way" if s.ahead else "")
-
-
-def _space(shape: ColumnShape) -> Iterator[ColumnSchedule]:
-    usual, first = pick(shape), starts(shape)
-    yield from (usual, *first)
-    for each in (usual, *first):
-        yield from neighbours(each, shape)
 
 
 @once

@@ -4,7 +4,7 @@ there, the kernel, and one that adds up what blocks leave of sums over segments.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil, log2
+from math import ceil
 from types import MappingProxyType
 
 from normgen.counting import counted
@@ -25,7 +25,7 @@ from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, estimat
 from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
 from normgen.launching.support import SUPPORTED, Support
-from normgen.launching.table import key_of, measured
+from normgen.launching.table import key_of, nearest
 from normgen.package.kernels import ResidentRecord
 
 _SPEED = 4.1e6  # bytes per microsecond
@@ -121,10 +121,9 @@ def _able(kernel: ResidentRecord, call: Call) -> bool:
 def _found(kernel: ResidentRecord, call: Call) -> list[Residence]:
     """What was measured, then all others."""
     segment, segments = segment_of(kernel, call), call.size(kernel.segment)
-    lines = measured(call.device.arch, _key_of(segment), Residence)
-    nearest = sorted(lines, key=lambda line: abs(log2(line[0] / max(1, segments))))[:1]
-    fast = [each for _, each in nearest if not unfit(segment, each, call.device)]
-    return [*fast, *found(segment, call.device)]
+    fast = nearest(call.device.arch, _key_of(segment), Residence, segments)
+    first = [] if fast is None or unfit(segment, fast, call.device) else [fast]
+    return [*first, *found(segment, call.device)]
 
 
 def _key_of(segment: Segment) -> str:

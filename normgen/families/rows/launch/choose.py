@@ -20,7 +20,7 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import neighbours, starts
 from normgen.launching.call import Call, once
-from normgen.launching.knobs import Knobs, bits_of, distinct, knobs_of
+from normgen.launching.knobs import Knobs, bits_of, distinct, settled
 from normgen.launching.machine import Machine, of_usual_size
 from normgen.launching.pick import compared, counts_of, of_least_regret, of_two
 from normgen.launching.quantities import Array
@@ -86,12 +86,15 @@ def ways(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | Non
 
 def _measured(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
     """The schedules of the table, for the fewest rows and for the most, if all of them may run."""
-    found = measured(device.arch, key_of_rows(shape), RowSchedule)
-    if not found or not all(_may_run(each, shape, device, forms) for _, each in found):
+    fitted: list[tuple[int, RowSchedule]] = []
+    for count, each in measured(device.arch, key_of_rows(shape), RowSchedule):
+        found = legal(each, shape, device) if each.form in forms else Support(False)
+        if isinstance(found, Support) or isinstance(settled(each, found), Support):
+            return None
+        fitted.append((count, found))
+    if not fitted:
         return None
-    fitted = [(count, legal(each, shape, device)) for count, each in found]
     (_, few), (_, many) = fitted[0], fitted[-1]
-    assert isinstance(few, RowSchedule) and isinstance(many, RowSchedule)
     if few == many:
         return Ways(many, many)
     up_to = max(count for count, each in fitted if each == few)
@@ -102,11 +105,6 @@ def _measured(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways 
 def key_of_rows(shape: RowShape) -> str:
     """The key of a table for such rows, however many there are."""
     return key_of(shape, "rows")
-
-
-def _may_run(s: RowSchedule, shape: RowShape, device: Machine, forms: tuple[str, ...]) -> bool:
-    found = legal(s, shape, device) if s.form in forms else Support(False)
-    return isinstance(found, RowSchedule) and knobs_of(found) == knobs_of(s)
 
 
 def _predicted(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:

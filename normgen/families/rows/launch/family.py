@@ -31,9 +31,10 @@ from normgen.families.rows.launch.space import neighbours, starts
 from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name, published_name, words_name
 from normgen.launching.call import WORD, Call
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
-from normgen.launching.knobs import Knobs, distinct
+from normgen.launching.knobs import Knobs
 from normgen.launching.launch import Launch
 from normgen.launching.model import microseconds
+from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 from normgen.package.kernels import RowsRecord
@@ -74,9 +75,12 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         return Support(False, "no thread group holds its rows")
 
     def space(self, kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
-        """The schedule that a kernel takes by itself, what else it may start from, and the neighbours of
-        each."""
-        return distinct(_space(kernel, call))
+        usual = default(kernel, call)
+        if usual is None:
+            return iter(())
+        shape, device, forms = shape_of(kernel, call), device_of(call), forms_of(kernel)
+        first = starts(shape, device, forms)
+        return around(usual, first, lambda each: neighbours(each, shape, device, forms))
 
     def settle(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> RowSchedule | Support:
         return settle(kernel, call, schedule)
@@ -160,18 +164,6 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
 
 def _blocks(kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None) -> RowBlocks:
     return RowBlocks(kernel, schedule, call, in_two_ways(kernel, call), wide)
-
-
-def _space(kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
-    usual = default(kernel, call)
-    if usual is None:
-        return
-    yield usual
-    shape, device, forms = shape_of(kernel, call), device_of(call), forms_of(kernel)
-    first = starts(shape, device, forms)
-    yield from first
-    for each in (usual, *first):
-        yield from neighbours(each, shape, device, forms)
 
 
 def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:

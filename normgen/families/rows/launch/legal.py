@@ -24,7 +24,7 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.knobs import settled
-from normgen.launching.machine import REGISTER_UNIT, REGISTERS_PER_THREAD, WARP, Machine
+from normgen.launching.machine import REGISTERS_PER_THREAD, WARP, Machine
 from normgen.launching.support import Support
 from normgen.package.kernels import RowsRecord
 
@@ -67,10 +67,7 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Suppo
     if form.in_registers and held > limit:
         return refused(f"{held} bytes of the row per thread are more than {limit}")
     registers = form.registers(s, shape, device)
-    there = min(
-        REGISTERS_PER_THREAD,
-        device.registers_per_multiprocessor // s.threads // REGISTER_UNIT * REGISTER_UNIT,
-    )
+    there = min(REGISTERS_PER_THREAD, device.registers(s.threads))
     if registers > there:
         return refused(f"needs about {registers} registers per thread, {there} are there")
     by_registers = WARP * device.warps(registers) // s.threads

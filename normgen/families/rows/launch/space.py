@@ -55,9 +55,10 @@ def _legal(found: Iterable[RowSchedule], shape: RowShape, device: Machine) -> It
 
 def _unusual(s: RowSchedule, shape: RowShape) -> float:
     """How far a division is from what most rows take."""
-    idle = log2(max(1.0, s.elements * s.team / shape.length)) if form_of(s).covers else 0.0
-    held = s.elements * at_least_one(shape.walked)
-    return 4 * idle + (abs(log2(held / _USUAL_BYTES)) if form_of(s).covers else 0.0)
+    if not form_of(s).covers:
+        return 0.0
+    idle, held = log2(max(1.0, s.elements * s.team / shape.length)), s.elements * at_least_one(shape.walked)
+    return 4 * idle + abs(log2(held / _USUAL_BYTES))
 
 
 # ------------------------------------------------------------------------------------------------ starts
@@ -197,8 +198,8 @@ def _neighbours(s: RowSchedule, shape: RowShape, forms: Sequence[str]) -> Iterat
     form, free = form_of(s), replace(s, blocks=0, stages=0, shared=0)
     if "late" in form.knobs and shape.shared:
         yield replace(free if form.pipelined else s, late=not s.late)
-    if (form.covers and s.cluster == 1 and s.teams > 1) or s.team < _ONE_SHOT_THREADS:
-        for teams in (s.teams // 2, 2 * s.teams) if form.covers and s.cluster == 1 else ():
+    if form.covers and s.cluster == 1 and (s.teams > 1 or s.team < _ONE_SHOT_THREADS):
+        for teams in (s.teams // 2, 2 * s.teams):
             if teams and s.team * teams % WARP == 0 and s.team * teams <= 512:
                 yield replace(free, teams=teams)
     if not form.pipelined:
