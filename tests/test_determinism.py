@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 # Some bundled specs through every stage, last ones first if asked; prints a digest of each text. That the
-# texts of all of them stay as they are, whatever the seed of this run, their snapshots show.
+# texts of all of them stay as they are, whatever the seed of this run, their digests show.
 PROGRAM = """
 import hashlib, json, sys
 from normgen import bundled

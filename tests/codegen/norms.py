@@ -20,11 +20,10 @@ from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.registry import family_of
 from tests.codegen.ways import offered, pipeline
+from tests.kinds import ATTRS
 
 H200 = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
 SMALL = Machine("small", "sm_80", 2, 101376, 102400)
-
-ATTRS: dict[str, dict[str, object]] = {"qk_norm": {"head_dim": 8}, "groupnorm": {"groups": 4}}
 
 # Specs whose kernels are of the rows family, forward and backward.
 ROWS = (

@@ -18,28 +18,25 @@ from pathlib import Path
 
 import pytest
 
-from normgen import bundled
-from normgen.codegen.package import package
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.devices.cuda.nvrtc import Nvrtc, find_nvrtc
-from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Launch
 from normgen.package.device_functions import inlined
 from normgen.runtime.planning.choose import candidates
-from tests.codegen.norms import H200
+from tests.codegen.norms import H200, packaged
+from tests.covering import Call
 from tests.sampling import sampled
-from tests.test_snapshot import ATTRS, binding_of, lengths_of
 
 # Their kernels have every form of every family.
 SPECS = (
     "layernorm", "add_rmsnorm", "softmax", "softmax2d", "batchnorm", "batchnorm_channels_last",
     "groupnorm_channels_last", "layernorm2d", "local_response_norm", "rmsnorm_fp8", "adaln_modulate",
 )  # fmt: skip
-# (element type, length of the last axis, of the others, elements after each row): calls with other forms.
+# Calls with other forms.
 CALLS = (
-    ("bf16", 7, 13, 0), ("f32", 4096, 64, 0), ("bf16", 333, 5, 0), ("f32", 65536, 8, 0),
-    ("bf16", 4097, 300, 0), ("bf16", 262144, 4, 0), ("bf16", 4096, 9000, 0), ("f16", 1030, 16, 2),
+    Call("bf16", 7, 13), Call("f32", 4096, 64), Call("bf16", 333, 5), Call("f32", 65536, 8),
+    Call("bf16", 4097, 300), Call("bf16", 262144, 4), Call("bf16", 4096, 9000), Call("f16", 1030, 16, 2),
 )  # fmt: skip
 CASES = [
     *(("sm_90", name) for name in SPECS),
@@ -91,11 +88,11 @@ def faults_of(operations: list[str]) -> list[str]:
 def every_form(name: str, arch: str) -> Iterator[Launch]:
     """A launch of each kernel of a spec in each of its forms, for one or the other call."""
     device = replace(H200, arch=arch, programmatic=True)
-    made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
+    made = packaged(name)
     found: set[str] = set()
     for direction in filter(None, (made.forward, made.backward)):
-        for dtype, size, rest, gap in CALLS:
-            bound = binding_of(direction, dtype, lengths_of(made, direction, size, rest), gap)
+        for call in CALLS:
+            bound = call.binding(made, direction)
             for strategy in direction.strategies:
                 for offers in candidates(strategy, bound, device):
                     for offer in islice(offers, 40):

@@ -5,39 +5,37 @@ from __future__ import annotations
 import pytest
 
 from normgen import bundled
-from normgen.codegen.package import package
 from normgen.devices.cuda.nvrtc import Nvrtc
-from normgen.dsl import load_definition
 from normgen.launching.launch import Launch
 from normgen.measure.clock import launch_of
 from normgen.package.device_functions import inlined
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.planning.choose import plan_launches
+from tests.codegen.norms import packaged
 from tests.codegen.ways import first, of_form
+from tests.covering import CALLS, HOPPER, Call
 from tests.fakes.machine import need_nvrtc
 from tests.sampling import sampled
-from tests.test_snapshot import ATTRS, CALLS, HOPPER, binding_of, lengths_of
 
 # Of each spec one direction, in a kind of call after the other.
-KINDS = [call[1:] for call in CALLS if call[0] is HOPPER]
+KINDS = [call for device, call in CALLS if device is HOPPER]
 SPECS = [
-    (name, ("forward", "backward")[place % 2], *KINDS[place % len(KINDS)])
+    (name, ("forward", "backward")[place % 2], KINDS[place % len(KINDS)])
     for place, name in enumerate(bundled.names())
 ]
-# Forms, of which those of rows are asked for: spec, direction, element type, length of a row, of other axes,
-# elements between.
+# Forms, of which those of rows are asked for: spec, direction, call.
 FORMS = {
-    "clear": ("rmsnorm", "forward", "f32", 262144, 2, 0),
-    "cooperative": ("rmsnorm", "forward", "f32", 262144, 2, 0),
-    "row_tile": ("softmax", "forward", "bf16", 333, 5, 0),
-    "split": ("batchnorm", "backward", "bf16", 4096, 9000, 0),
-    "batch": ("batchnorm_channels_last", "forward", "bf16", 300, 8, 0),
-    "resident": ("batchnorm_channels_last", "forward", "bf16", 4097, 300, 0),
-    "overlapped": ("layernorm", "backward", "f32", 65536, 8, 0),
-    "word_aligned": ("layernorm", "backward", "bf16", 4097, 300, 0),
-    "direct": ("local_response_norm", "backward", "f16", 1030, 16, 2),
-    "tiles": ("rmsnorm_fp8", "forward", "bf16", 4096, 8, 0),
-    "second_stage": ("rmsnorm", "backward", "bf16", 4096, 9000, 0),
+    "clear": ("rmsnorm", "forward", Call("f32", 262144, 2)),
+    "cooperative": ("rmsnorm", "forward", Call("f32", 262144, 2)),
+    "row_tile": ("softmax", "forward", Call("bf16", 333, 5)),
+    "split": ("batchnorm", "backward", Call("bf16", 4096, 9000)),
+    "batch": ("batchnorm_channels_last", "forward", Call("bf16", 300, 8)),
+    "resident": ("batchnorm_channels_last", "forward", Call("bf16", 4097, 300)),
+    "overlapped": ("layernorm", "backward", Call("f32", 65536, 8)),
+    "word_aligned": ("layernorm", "backward", Call("bf16", 4097, 300)),
+    "direct": ("local_response_norm", "backward", Call("f16", 1030, 16, 2)),
+    "tiles": ("rmsnorm_fp8", "forward", Call("bf16", 4096, 8)),
+    "second_stage": ("rmsnorm", "backward", Call("bf16", 4096, 9000)),
 }
 
 
@@ -49,12 +47,11 @@ def _needs_nvrtc() -> None:
     need_nvrtc()
 
 
-def launches(name: str, direction: str, dtype: str, size: int, rest: int, gap: int) -> list[Launch]:
+def launches(name: str, direction: str, call: Call) -> list[Launch]:
     """What a call of a bundled spec launches; forward where it has no backward."""
-    made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
+    made = packaged(name)
     record = getattr(made, direction) or made.forward
-    binding = binding_of(record, dtype, lengths_of(made, record, size, rest), gap)
-    return list(plan_launches(record, binding, HOPPER).launches)
+    return list(plan_launches(record, call.binding(made, record), HOPPER).launches)
 
 
 def check(launch: Launch) -> None:
@@ -64,7 +61,7 @@ def check(launch: Launch) -> None:
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("call", sampled(SPECS, *range(1, len(SPECS), 20)))
-def test_a_spec_compiles(call: tuple[str, str, str, int, int, int]) -> None:
+def test_a_spec_compiles(call: tuple[str, str, Call]) -> None:
     check(launches(*call)[0])
 
 

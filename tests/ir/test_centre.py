@@ -1,6 +1,6 @@
 """Centring: data with a mean of a million is as accurate as any.
 
-Elsewhere: that no other value changes (tests/verify), that kernels have no further exchange (snapshots).
+Elsewhere: that no other value changes (tests/verify), that kernels have no further exchange (digests).
 """
 
 from __future__ import annotations

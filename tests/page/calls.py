@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from normgen import bundled
 from normgen.cli.sizes import usual_sizes
-from normgen.codegen.package import package
-from normgen.dsl import load_definition
 from normgen.launching.launch import Binding, LaunchPlan
 from normgen.launching.machine import USUAL_MACHINE, Machine
 from normgen.package.direction import Direction, directions
@@ -16,7 +13,7 @@ from normgen.package.records import Package, PassRecord
 from normgen.page.page import HOST_MACROS, device_macros, page
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
-from tests.test_snapshot import ATTRS
+from tests.codegen.norms import packaged
 
 DIRECTIONS = ("forward", "backward")
 # Element type, and what every axis has that is of a row, and each other.
@@ -46,7 +43,7 @@ class Call:
 
 def calls(name: str, dtype: str, row: int, rest: int) -> Iterator[Call]:
     """The calls of a spec in both directions, as far as there are two."""
-    made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
+    made = packaged(name)
     passes = [made.forward, *([made.backward] if made.backward else [])]
     inner = {axis for one in passes for kernel in one.kernels for axis in kernel.inner}
     axes = dict.fromkeys(axis for one in passes for tensor in one.reads for axis in tensor.axes)
