@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from difflib import unified_diff
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,11 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("several tests write one file: --update-golden goes without -n")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,10 +56,16 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             return
-        how = f"python -m pytest {request.node.nodeid} --update-golden"
+        how = f"python -m pytest '{request.node.nodeid}' --update-golden"
         if not path.exists():
-            pytest.fail(f"tests/golden/{name} is missing; create it with\n    {how}\nand read what it holds")
-        assert text == path.read_text(encoding="utf-8"), f"differs from tests/golden/{name}; if right: {how}"
+            said = f"tests/golden/{name} is missing; create it with\n    {how}\nand read what it holds"
+            pytest.fail(said, pytrace=False)
+        before = path.read_text(encoding="utf-8")
+        if text != before:
+            lines = unified_diff(
+                before.splitlines(), text.splitlines(), f"tests/golden/{name}", "now", lineterm=""
+            )
+            pytest.fail("\n".join([*lines, f"if it is meant: {how}"]), pytrace=False)
 
     return check
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import os
 import subprocess
 import sys
-import tarfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import astuple, fields
@@ -134,10 +132,11 @@ def write(folder: Path, names: Collection[str]) -> None:
 
 def write_since(commit: str, folder: Path, names: Collection[str]) -> None:
     """The same of another commit."""
-    command = ["git", "archive", commit, "normgen", "tests", "specs", "pyproject.toml"]
     tree = folder.parent / "tree"
-    with tarfile.open(fileobj=io.BytesIO(subprocess.check_output(command, cwd=ROOT))) as archive:
-        archive.extractall(tree)
+    tree.mkdir()
+    archive = ["git", "archive", commit, "normgen", "tests", "specs", "pyproject.toml"]
+    packed = subprocess.run(archive, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "-x"], cwd=tree, input=packed.stdout, check=True)
     written = [sys.executable, "-m", "tests.digests", "--write", str(folder), *names]
     subprocess.run(written, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, check=True)
 

@@ -11,7 +11,7 @@ from normgen.ir.grad import backward
 from normgen.kernel.group import Misfit
 from normgen.kernel.plan import KernelPlan
 from tests.codegen.alone import defined
-from tests.codegen.holding import definition, subject
+from tests.codegen.holding import definition
 
 NAME = "groupnorm_channels_last"
 
@@ -59,8 +59,3 @@ def test_sums_that_keep_a_whole_piece_or_nothing_of_a_row(total, fits):
         assert not fits
     else:
         assert (plan.adds_pieces or not plan.columns) == fits
-
-
-def test_the_text(golden):
-    (found,) = [s for s in subject(NAME, 4).norm.package.backward.strategies if s.name == "whole"]
-    golden("pieces.backward.cu", "\n".join(form.source for kernel in found.kernels for form in kernel.forms))

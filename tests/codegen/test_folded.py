@@ -68,12 +68,6 @@ def test_what_has_no_neighbours_to_merge(output):
         planned(definition, plan_folded)
 
 
-def test_the_texts(golden):
-    axes, kept, over = PLANS[0][:3]
-    record = emitted(defined(MOMENTS.format(axes=axes, kept=kept, over=over)), plan_folded)
-    golden("folded.cu", "\n".join(form.source for form in record.forms))
-
-
 def test_a_batch_of_any_size_has_one_text():
     package = subject("groupnorm_channels_last", groups=32).norm.package
     texts = set()

@@ -12,11 +12,18 @@ import pytest
 import normgen
 from normgen.dsl import load_definition
 from normgen.package.operands import FormRecord
-from tests.codegen.norms import ATTRS, ROWS, packaged
+from tests.codegen import residing, windowing
+from tests.codegen.norms import ROWS, package_of, packaged
+from tests.conftest import GOLDEN
+from tests.kinds import ATTRS
 from tests.verify.subjects import bundled_source
 
 DIRECTIONS = ("forward", "backward")
-TEMPLATES = Path(normgen.__file__).parent / "templates"
+FOLDER = Path(normgen.__file__).parent / "templates"
+# By the family, or `shared`, and the form.
+TEMPLATES = sorted(
+    f"{path.parent.name}.{path.name.partition('.')[0]}" for path in FOLDER.glob("*/*.cu.jinja")
+)
 
 
 def forms(name: str, direction: str) -> Iterator[FormRecord]:
@@ -25,40 +32,48 @@ def forms(name: str, direction: str) -> Iterator[FormRecord]:
         yield from kernel.forms
 
 
-# Passes that have every form of the rows and of the columns family; tiles, windows and resident kernels have
-# golden texts beside their tests.
-SHOWN = (
-    ("layernorm", "forward"),
-    ("rmsnorm", "backward"),
-    ("layernorm2d", "backward"),
-    ("dyt", "forward"),
-)
+# Passes that between them have every form of every family: of each form, the first text is shown.
+SHOWN = {
+    "rmsnorm": ("forward", "backward"),
+    "dyt": ("forward",),
+    "softmax2d": ("forward",),
+    "local_response_norm": ("forward",),
+    windowing.text(windowing.LAST): ("forward",),
+    "norm turned\ninput x[M, N]\noutput y[M, N] = x * 2\noutput z[N, M] = x\n": ("forward",),
+    residing.BANDS["bands without gains"]: ("forward", "backward"),
+}
 
 
 @cache
 def texts() -> dict[str, str]:
-    """A text of each form, by family and form: of the first pass that has it."""
+    """A text of each template, by the family, or `shared`, and the form."""
     found: dict[str, str] = {}
-    for name, direction in SHOWN:
-        for kernel in getattr(packaged(name), direction).kernels:
-            for form in kernel.forms:
-                found.setdefault(f"{kernel.family}.{form.form}", form.source)
+    for spec, directions in SHOWN.items():
+        made = package_of(spec) if "\n" in spec else packaged(spec)
+        for direction in directions:
+            for strategy in getattr(made, direction).strategies:
+                for kernel in strategy.kernels:
+                    for form in kernel.forms:
+                        own = f"{kernel.family}.{form.form}"
+                        name = own if own in TEMPLATES else f"shared.{form.form}"
+                        found.setdefault(name, form.source)
     return found
 
 
-def templates(family: str) -> set[str]:
-    """The forms that a family has templates for."""
-    names = {path.name.partition(".")[0] for path in (TEMPLATES / family).glob("*.cu.jinja")}
-    return {f"{family}.{name}" for name in names}
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_text_of_every_form(name: str, golden: Callable[[str, str], None]) -> None:
+    """Every template has one text that people read, of a norm that is as small as its form allows."""
+    if name not in texts():
+        how = "run `make golden PYTEST_ARGS=tests/codegen/test_golden.py`, and read the text"
+        said = (
+            f"nothing shows the text of {name}: add a norm whose kernels have the form to SHOWN in this file"
+        )
+        pytest.fail(f"{said}, {how}", pytrace=False)
+    golden(f"forms/{name}.cu", texts()[name])
 
 
-def test_a_text_of_every_form(golden: Callable[[str, str], None]) -> None:
-    for name, text in texts().items():
-        golden(f"forms/{name}.cu", text)
-
-
-def test_every_form_of_rows_and_columns_is_shown() -> None:
-    assert templates("rows") | {"columns.registers", "columns.multipass"} <= texts().keys()
+def test_no_form_that_is_gone_has_a_text() -> None:
+    assert {path.stem for path in (GOLDEN / "forms").iterdir()} <= {*TEMPLATES}
 
 
 def named(text: str, name: str) -> list[str]:

@@ -16,7 +16,8 @@ from normgen.kernel.group import Misfit
 from normgen.kernel.plan import KernelPlan
 from tests.codegen.alone import defined
 from tests.codegen.holding import subject
-from tests.codegen.norms import ATTRS, package_of, packaged
+from tests.codegen.norms import package_of, packaged
+from tests.kinds import ATTRS
 
 
 def planned(program: Program, name: str) -> tuple[KernelPlan, ...]:
@@ -100,16 +101,6 @@ def test_parts_of_two_kinds_are_left_to_several_kernels():
 def test_what_one_kernel_does_anyway_or_no_row_holds_has_no_such_strategy():
     for name in ("instancenorm", "batchnorm_channels_last"):
         assert "whole" not in {s.name for s in packaged(name).backward.strategies}
-
-
-@pytest.mark.parametrize(
-    ("file", "name", "groups", "direction"),
-    [("parts.backward.cu", "groupnorm", 4, "backward"), ("pieces.forward.cu", "batchnorm", 0, "forward")],
-)
-def test_the_texts(file, name, groups, direction, golden):
-    record = getattr(subject(name, groups).norm.package, direction)
-    (found,) = [s for s in record.strategies if s.name == "whole"]
-    golden(file, "\n".join(form.source for kernel in found.kernels for form in kernel.forms))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ planned, and what it says of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -85,15 +84,6 @@ def test_what_it_says_of_itself() -> None:
     assert "  blocks keep their slices of x, and t1, t2, t3 of a band\n" in bands
     assert "  members leave s1\n" in derived_bands and "finally" not in derived_bands
     assert "  writes dw = rstd * " in derived_bands and "  writes db = s3\n" in derived_bands
-
-
-@pytest.mark.parametrize(
-    ("file", "direction"), [("resident.cu", "forward"), ("resident.backward.cu", "backward")]
-)
-def test_the_texts(file: str, direction: str, golden: Callable[[str, str], None]) -> None:
-    record = getattr(subject(LAST, 2).norm.package, direction)
-    (kernel,) = [s.kernels[0] for s in record.strategies if s.name == "resident"]
-    golden(file, "\n".join(form.source for form in kernel.forms))
 
 
 # ---------------------------------------------------------------------------------------------- the schedule

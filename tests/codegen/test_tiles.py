@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -186,10 +185,6 @@ def test_offsets_take_64_bits_where_32_do_not_reach():
     assert "using index_t = int;" in launch(TWICE, rest=1 << 18, D=4096).source
     assert "using index_t = long long;" in launch(TWICE, rest=1 << 20, D=4096).source
     assert "constexpr long long size_D = 4294967296;" in launch(TWICE, rest=16, D=1 << 32).source
-
-
-def test_emitted_kernel(golden: Callable[[str, str], None]) -> None:
-    golden("tiles.cu", emitted(defined(QUANTISED)).forms[0].source)
 
 
 @pytest.mark.parametrize("order", [0, 1], ids=["ascending", "descending"])

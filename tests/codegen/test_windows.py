@@ -17,7 +17,7 @@ from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit
 from normgen.launching.call import INT_LIMIT, Call
 from tests.codegen.norms import H200, SMALL, bound, usual_launches
-from tests.codegen.windowing import ACROSS, LAST, WITHIN, kernel, schedule, subject, text
+from tests.codegen.windowing import LAST, WITHIN, kernel, schedule, subject, text
 
 
 def plan(spec: str, direction: str = "forward", **attrs: object) -> WindowsPlan:
@@ -139,10 +139,3 @@ def test_what_results_share_is_computed_once_and_early():
     assert "early_1" not in march(text(keep="let").replace("^-beta", ""))
     other = march(text(keep="let").replace("x * d^-beta", "x * (d^-beta + d^-alpha)"))
     assert other.count("raise_twice<") == 2  # each with that of its derivative
-
-
-def test_a_generated_kernel_reads_as_it_should(golden):
-    package = subject(text(ACROSS)).norm.package
-    for direction in ("forward", "backward"):
-        forms = kernel(package, direction).forms
-        golden(f"windowed.{direction}.cu", "\n".join(f.source for f in forms))

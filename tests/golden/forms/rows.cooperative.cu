@@ -4,26 +4,21 @@
 
 // A launch sets:
 //   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, ITEMS, LENGTH, SLOTS, REALIGNED, BACKWARDS, PROGRAMMATIC,
-//   index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
+//   index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
-[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
-// save mu[...]: f32 = sum[D](x) / size[D]
-// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
-// output y[..., D]: like x = w * (x - mu) * rstd + b
+// save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
+// output y[..., D]: like x = w * x * rstd
 //
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
 // memory; the grid covers all rows at once. A block has more than one side only where others, which it would
 // wait for, do not run.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_cooperative(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_cooperative(
     const x_t* x_ptr,
     const w_t* w_ptr,
-    const b_t* b_ptr,
-    mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_rest,
-    index_t mu_stride_rest,
     index_t rstd_stride_rest,
     index_t y_stride_rest,
     float eps,
@@ -31,14 +26,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     word_t* words,
     float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ CooperativeScratch<THREADS, 3> scratch;
+    __shared__ CooperativeScratch<THREADS, 1> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
-    CooperativeRow<MEMBERS, THREADS, 3> exchange(scratch, words, published, row, home);
+    CooperativeRow<MEMBERS, THREADS, 1> exchange(scratch, words, published, row, home);
     int side = 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
-    constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
     unsigned char* const x_pipeline = smem;
@@ -52,7 +46,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         // what this thread reads of the slice
         Vector<x_t, VEC> x_words[ITEMS];
         Vector<w_t, VEC> w_words[ITEMS];
-        Vector<b_t, VEC> b_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -69,34 +62,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         async_commit();
         async_wait<0>();
 
-        // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
-        const auto each = [&](auto visit) {
+        // exchange 1: sum[D](x^2)
+        float sum_x2 = 0.f;
 #pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (Layout::has(item, lane, column)) {
-                    float x[VEC];
-                    if (item >= HELD) {
-                        x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
-                    }
-                    unpack(x_words[item], x);
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                float x[VEC];
+                if (item >= HELD) {
+                    x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
+                }
+                unpack(x_words[item], x);
 #pragma unroll
-                    for (int i = 0; i < VEC; ++i) {
-                        if (Layout::beyond(item, column + i)) continue;
-                        visit(x[i], item * VEC + i);
-                    }
+                for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
+                    sum_x2 += square(x[i]);
                 }
             }
-        };
-        const Moments moments = team_moments<Layout, TURN>(exchange, side, each);
-        const float mu = moments.mean;  // layernorm.norm:9
-        const float sum_x_minus_mu = moments.centred;
-        const float sum_x_minus_mu_squared = moments.squares;
-        const float row_1 = eps
-            + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
-            * (1.f / float(size_D));
-        const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-        const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
+        }
+        exchange.reduce<Sum>(side, sum_x2);
+        const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+        const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
@@ -110,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             // no load may pass a store: what rows share is loaded for some vectors together
             constexpr int TOGETHER = LATE
                 ? vectors_together<THREADS, MIN_BLOCKS, VEC, ITEMS>(HELD * (int(sizeof(x_t))),
-                READ_B * int(sizeof(b_t)) + READ_W * int(sizeof(w_t))) : ITEMS;
+                READ_W * int(sizeof(w_t))) : ITEMS;
 #pragma unroll
             for (int first = 0; first < ITEMS; first += TOGETHER) {
                 const int end = first + TOGETHER < ITEMS ? first + TOGETHER : ITEMS;
@@ -118,7 +104,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 for (int item = first; item < end; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
                         if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     }
                 }
@@ -126,9 +111,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 for (int item = first; item < end; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        float b[VEC];
-                        if constexpr (READ_B) unpack(b_words[item], b);
-                        else set_all(b, 0.f);
                         float w[VEC];
                         if constexpr (READ_W) unpack(w_words[item], w);
                         else set_all(w, 1.f);
@@ -141,8 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                         float y_out[VEC];
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
-                            // layernorm.norm:11
-                            y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
+                            y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                         }
                         if (WANT_Y && live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
@@ -156,9 +137,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             }
             if constexpr (WANT_Y && REALIGNED) {
                 Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
-            }
-            if (WANT_MU && live && lane == 0) {
-                store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
             }
             if (WANT_RSTD && live && lane == 0) {
                 store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

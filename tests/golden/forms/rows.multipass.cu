@@ -1,34 +1,30 @@
+#include "normgen/places.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/running.cuh"
+#include "normgen/team.cuh"
 
 // A launch sets:
 //   THREADS, MIN_BLOCKS, TEAM, VEC, LENGTH, BACKWARDS, STAGED, PROGRAMMATIC, index_t, offset_t, size_D, x_t,
-//   w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
+//   w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
-[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
-// save mu[...]: f32 = sum[D](x) / size[D]
-// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
-// output y[..., D]: like x = w * (x - mu) * rstd + b
+// save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
+// output y[..., D]: like x = w * x * rstd
 //
 // Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
 // its copy in shared memory (STAGED).
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_multipass(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_multipass(
     const x_t* x_ptr,
     const w_t* w_ptr,
-    const b_t* b_ptr,
-    mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_rest,
-    index_t mu_stride_rest,
     index_t rstd_stride_rest,
     index_t y_stride_rest,
     float eps,
     index_t rows,
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
     const int lane = threadIdx.x;
     const index_t block = block_number<BACKWARDS>();
@@ -38,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
 
-        // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
-        RunningMoments running;
+        // exchange 1: sum[D](x^2)
+        float sum_x2 = 0.f;
 #pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
@@ -49,38 +45,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             }
             float x[VEC];
             unpack(x_words, x);
-            float passing[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                passing[i] = x[i];
+                sum_x2 += square(x[i]);
             }
-            running.add(passing);
         }
-        const Moments moments = running.over_team<TEAM, VEC, LENGTH>(exchange, side);
-        const float mu = moments.mean;  // layernorm.norm:9
-        const float sum_x_minus_mu = moments.centred;
-        const float sum_x_minus_mu_squared = moments.squares;
-        const float row_1 = eps
-            + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
-            * (1.f / float(size_D));
-        const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-        const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
+        Team<Sum>::reduce(exchange, side, sum_x2);
+        const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+        const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
         // results
-        constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0,
-            READ_B * int(sizeof(b_t)) + READ_W * int(sizeof(w_t)) + int(sizeof(x_t)));
+        constexpr int TOGETHER =
+            vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0, READ_W * int(sizeof(w_t)) + int(sizeof(x_t)));
 #pragma unroll 1
         for (int first = 0; (first * TEAM + lane) * VEC < LENGTH; first += TOGETHER) {
-            Vector<b_t, VEC> b_words[TOGETHER];
             Vector<w_t, VEC> w_words[TOGETHER];
             Vector<x_t, VEC> x_words[TOGETHER];
 #pragma unroll
             for (int k = 0; k < TOGETHER; ++k) {
                 const int item = first + k, column = (item * TEAM + lane) * VEC;
                 if (column >= LENGTH) continue;
-                if constexpr (READ_B) {
-                    b_words[k] = load_vector<VEC>(b_ptr + column);
-                }
                 if constexpr (READ_W) {
                     w_words[k] = load_vector<VEC>(w_ptr + column);
                 }
@@ -94,9 +78,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             for (int k = 0; k < TOGETHER; ++k) {
                 const int item = first + k, column = (item * TEAM + lane) * VEC;
                 if (column >= LENGTH) continue;
-                float b[VEC];
-                if constexpr (READ_B) unpack(b_words[k], b);
-                else set_all(b, 0.f);
                 float w[VEC];
                 if constexpr (READ_W) unpack(w_words[k], w);
                 else set_all(w, 1.f);
@@ -105,16 +86,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 float y_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    // layernorm.norm:11
-                    y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
+                    y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                 }
                 if (WANT_Y && live) {
                     store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, pack<y_t>(y_out));
                 }
             }
-        }
-        if (WANT_MU && live && lane == 0) {
-            store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
         }
         if (WANT_RSTD && live && lane == 0) {
             store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

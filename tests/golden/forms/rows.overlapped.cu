@@ -1,38 +1,32 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/row_pipeline.cuh"
 #include "normgen/rows/cluster_l2_hints.cuh"
-#include "normgen/statistics.cuh"
+#include "normgen/team.cuh"
 
 // A launch sets:
 //   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, VEC, ITEMS, LENGTH, STAGES, UNTAGGED, REALIGNED, RELOAD, LATE,
-//   BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU,
-//   WANT_RSTD, WANT_Y
+//   BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
-[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
-// save mu[...]: f32 = sum[D](x) / size[D]
-// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
-// output y[..., D]: like x = w * (x - mu) * rstd + b
+// save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
+// output y[..., D]: like x = w * x * rstd
 //
 // Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring into a
 // multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
 // results of the row before it.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_overlapped(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_forward_overlapped(
     const x_t* x_ptr,
     const w_t* w_ptr,
-    const b_t* b_ptr,
-    mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_rest,
-    index_t mu_stride_rest,
     index_t rstd_stride_rest,
     index_t y_stride_rest,
     float eps,
     index_t rows,
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ Exchange<TEAM, THREADS, 3, 4> exchange;
+    __shared__ Exchange<TEAM, THREADS, 1, 4> exchange;
     int given = 0, side = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
@@ -83,14 +77,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
-    Vector<b_t, VEC> b_words[ITEMS];
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-        }
-    }
 
     int arriving = 0, leaving = 0, parity = 0;
     for (index_t coming = unit, last = rows; coming < rows || last < rows; last = coming, coming += step) {
@@ -100,27 +86,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             Vector<x_t, VEC> x_words[ITEMS];
             if (slice > 0) bulk_wait<STAGES - 4>(&landed[stage], parity);
 
-            // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
-            const auto each = [&](auto visit) {
+            // exchange 1: sum[D](x^2)
+            float sum_x2 = 0.f;
 #pragma unroll
-                for (int item = 0; item < ITEMS; ++item) {
-                    const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        float x[VEC];
-                        if constexpr (RELOAD)
-                            x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
-                        if constexpr (RELOAD)
-                            Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
-                        unpack(x_words[item], x);
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (Layout::has(item, lane, column)) {
+                    float x[VEC];
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    unpack(x_words[item], x);
 #pragma unroll
-                        for (int i = 0; i < VEC; ++i) {
-                            if (Layout::beyond(item, column + i)) continue;
-                            visit(x[i]);
-                        }
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        sum_x2 += square(x[i]);
                     }
                 }
-            };
-            give_moments<Layout>(exchange, given, each);
+            }
+            Team<Sum>::give(exchange, given, sum_x2);
             given = (given + 1) % 8;
             arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
             if (arriving == 0) parity ^= 1;
@@ -130,15 +114,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const int stage = leaving;
             Vector<x_t, VEC> x_words[ITEMS];
 
-            const Moments moments = merge_warps<Layout>(exchange, side);
-            const float mu = moments.mean;  // layernorm.norm:9
-            const float sum_x_minus_mu = moments.centred;
-            const float sum_x_minus_mu_squared = moments.squares;
-            const float row_1 = eps
-                + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
-                * (1.f / float(size_D));
-            const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-            const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
+            float sum_x2;
+            Team<Sum>::take(exchange, side, sum_x2);
+            const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+            const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
             Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
@@ -146,10 +125,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    float b[VEC];
-                    if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-                    if constexpr (READ_B) unpack(b_words[item], b);
-                    else set_all(b, 0.f);
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     if constexpr (READ_W) unpack(w_words[item], w);
@@ -163,8 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     float y_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        // layernorm.norm:11
-                        y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
+                        y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                     }
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
@@ -177,9 +151,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
             if constexpr (WANT_Y && REALIGNED) {
                 Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
-            }
-            if (WANT_MU && live && lane == 0) {
-                store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
             }
             if (WANT_RSTD && live && lane == 0) {
                 store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

@@ -1,37 +1,31 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/row_pipeline.cuh"
 #include "normgen/rows/cluster_l2_hints.cuh"
-#include "normgen/statistics.cuh"
+#include "normgen/team.cuh"
 
 // A launch sets:
 //   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, UNTAGGED, REALIGNED, RELOAD,
-//   LATE, BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B,
-//   WANT_MU, WANT_RSTD, WANT_Y
+//   LATE, BULK, PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
-[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
-// save mu[...]: f32 = sum[D](x) / size[D]
-// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
-// output y[..., D]: like x = w * (x - mu) * rstd + b
+// save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
+// output y[..., D]: like x = w * x * rstd
 //
 // Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
 // Later rows are copied into a multistage pipeline in shared memory.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_pipeline(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_forward_pipeline(
     const x_t* x_ptr,
     const w_t* w_ptr,
-    const b_t* b_ptr,
-    mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_rest,
-    index_t mu_stride_rest,
     index_t rstd_stride_rest,
     index_t y_stride_rest,
     float eps,
     index_t rows,
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
@@ -97,14 +91,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
-    Vector<b_t, VEC> b_words[ITEMS];
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-        }
-    }
 
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
@@ -124,34 +110,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
         if constexpr (!RELOAD && !BULK) fill(stage);
 
-        // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
-        const auto each = [&](auto visit) {
+        // exchange 1: sum[D](x^2)
+        float sum_x2 = 0.f;
 #pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (Layout::has(item, lane, column)) {
-                    float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
-                    if constexpr (RELOAD)
-                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
-                    unpack(x_words[item], x);
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                float x[VEC];
+                if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
+                if constexpr (RELOAD)
+                    Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                unpack(x_words[item], x);
 #pragma unroll
-                    for (int i = 0; i < VEC; ++i) {
-                        if (Layout::beyond(item, column + i)) continue;
-                        visit(x[i]);
-                    }
+                for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
+                    sum_x2 += square(x[i]);
                 }
             }
-        };
-        const Moments moments = team_moments<Layout>(exchange, side, each);
-        const float mu = moments.mean;  // layernorm.norm:9
-        const float sum_x_minus_mu = moments.centred;
-        const float sum_x_minus_mu_squared = moments.squares;
-        const float row_1 = eps
-            + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
-            * (1.f / float(size_D));
-        const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-        const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
+        }
+        Team<Sum>::reduce(exchange, side, sum_x2);
+        const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+        const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             fill(stage);
         }
@@ -162,10 +141,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                float b[VEC];
-                if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-                if constexpr (READ_B) unpack(b_words[item], b);
-                else set_all(b, 0.f);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 if constexpr (READ_W) unpack(w_words[item], w);
@@ -179,8 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 float y_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    // layernorm.norm:11
-                    y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
+                    y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                 }
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
@@ -193,9 +167,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         }
         if constexpr (WANT_Y && REALIGNED) {
             Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
-        }
-        if (WANT_MU && live && lane == 0) {
-            store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
         }
         if (WANT_RSTD && live && lane == 0) {
             store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

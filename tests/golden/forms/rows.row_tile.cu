@@ -1,35 +1,30 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/rows/row_tile.cuh"
-#include "normgen/statistics.cuh"
+#include "normgen/team.cuh"
 
 // A launch sets:
 //   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, BACKWARDS, LATE, PROGRAMMATIC, index_t, offset_t,
-//   size_D, x_t, w_t, b_t, mu_t, rstd_t, y_t, HAS_W, HAS_B, WANT_MU, WANT_RSTD, WANT_Y
+//   size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
-[[maybe_unused]] constexpr bool READ_B = HAS_B && WANT_Y;
-// save mu[...]: f32 = sum[D](x) / size[D]
-// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
-// output y[..., D]: like x = w * (x - mu) * rstd + b
+// save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
+// output y[..., D]: like x = w * x * rstd
 //
 // Short misaligned rows that lie side by side. A block moves TEAMS of them by aligned words between memory
 // and shared memory, where a thread group reads its row into registers and leaves its results; the grid
 // covers all rows at once.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_row_tile(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_row_tile(
     const x_t* x_ptr,
     const w_t* w_ptr,
-    const b_t* b_ptr,
-    mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
     y_t* __restrict__ y_ptr,
     index_t x_stride_rest,
-    index_t mu_stride_rest,
     index_t rstd_stride_rest,
     index_t y_stride_rest,
     float eps,
     index_t rows) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, false>;
     using Rows = RowTile<TEAM, THREADS, TEAMS, LENGTH>;
@@ -53,19 +48,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     // what this thread reads beside the staged rows
     Vector<x_t, VEC> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
-    Vector<b_t, VEC> b_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-        }
-    }
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
 
@@ -81,41 +68,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         }
     }
 
-    // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
-    const auto each = [&](auto visit) {
+    // exchange 1: sum[D](x^2)
+    float sum_x2 = 0.f;
 #pragma unroll
-        for (int item = 0; item < ITEMS; ++item) {
-            const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                float x[VEC];
-                unpack(x_words[item], x);
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            float x[VEC];
+            unpack(x_words[item], x);
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    if (Layout::beyond(item, column + i)) continue;
-                    visit(x[i]);
-                }
+            for (int i = 0; i < VEC; ++i) {
+                if (Layout::beyond(item, column + i)) continue;
+                sum_x2 += square(x[i]);
             }
         }
-    };
-    const Moments moments = team_moments<Layout>(exchange, side, each);
-    const float mu = moments.mean;  // layernorm.norm:9
-    const float sum_x_minus_mu = moments.centred;
-    const float sum_x_minus_mu_squared = moments.squares;
-    const float row_1 = eps
-        + maximum(sum_x_minus_mu_squared - square(sum_x_minus_mu) * (1.f / float(size_D)), 0.f)
-        * (1.f / float(size_D));
-    const float rstd = rsqrtf(row_1);  // layernorm.norm:10
-    const float neg_mean_x_minus_mu_rstd = -sum_x_minus_mu * (1.f / float(size_D)) * rstd;
+    }
+    Team<Sum>::reduce(exchange, side, sum_x2);
+    const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
+    const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
     // results
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            float b[VEC];
-            if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-            if constexpr (READ_B) unpack(b_words[item], b);
-            else set_all(b, 0.f);
             float w[VEC];
             if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             if constexpr (READ_W) unpack(w_words[item], w);
@@ -126,16 +102,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                // layernorm.norm:11
-                y_out[i] = b[i] + w[i] * (neg_mean_x_minus_mu_rstd + rstd * (x[i] - mu));
+                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
             if constexpr (WANT_Y) {
                 Rows::write(y_row_tile + team * LENGTH + column, pack<y_t>(y_out));
             }
         }
-    }
-    if (WANT_MU && live && lane == 0) {
-        store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
     }
     if (WANT_RSTD && live && lane == 0) {
         store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

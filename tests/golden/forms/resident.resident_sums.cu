@@ -5,39 +5,24 @@
 
 // A launch sets:
 //   THREADS, MIN_BLOCKS, TEAM, TEAMS, MEMBERS, VEC, ITEMS, DEPTH, LENGTH, SLOTS, AGAIN, REALIGNED, WHOLE,
-//   PROGRAMMATIC, index_t, size_C, HAS_DY, HAS_W, dy_t, x_t, mu_t, w_t, rstd_t, dx_t, WANT_DX, WANT_DW,
-//   WANT_DB
+//   PROGRAMMATIC, index_t, HAS_DY, dy_t, x_t, mu_t, rstd_t, dx_t, WANT_DX
 
-[[maybe_unused]] constexpr bool ONE_MU = size_C % VEC == 0;
-// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
-//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
-// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
-// gradient db[(G C)]: like b = sum[B, ...](dy)
+// gradient dx[..., C]: like x = rstd * (dy - rstd^2 * sum[...](dy * (x - mu)) * (x - mu) / size[...] -
+//     sum[...](dy) / size[...])
 //
-// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in registers and
-// shared memory (where these do not suffice, all but rows in between), and sums it. What is linear in its
-// sums it leaves in memory for the others, and for the second-stage reduction. Then it applies the sums of
-// all to what it holds, and to the rest, which it reads again, the last rows first.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_backward_resident(
+// The rows of a band are dealt out to MEMBERS blocks. Each reads its slice, holds it in registers and shared
+// memory (where these do not suffice, all but rows in between), and sums it. What is linear in its sums it
+// leaves in memory for the others. Then it applies the sums of all to what it holds, and to the rest, which
+// it reads again, the last rows first.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_resident(
     const dy_t* dy_ptr,
     const x_t* x_ptr,
     const mu_t* mu_ptr,
-    const w_t* w_ptr,
     const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
-    float* dw_sum_partial,
-    float* db_sum_partial,
-    index_t dy_stride_B,
     index_t dy_stride_rest,
-    index_t x_stride_B,
     index_t x_stride_rest,
-    index_t mu_stride_B,
-    index_t mu_stride_G,
-    index_t rstd_stride_B,
-    index_t rstd_stride_G,
-    index_t dx_stride_B,
     index_t dx_stride_rest,
-    index_t size_B,
     index_t size_rest,
     index_t rows,
     word_t* words,
@@ -47,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     using Room = TeamRoom<LENGTH, TEAMS, THREADS>;
     constexpr bool live = true;
-    constexpr int GROUPS = LENGTH / size_C;
+    constexpr int GROUPS = LENGTH / 1;
     constexpr int SIZE = 3 * GROUPS;  // what a member leaves
     constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a thread group's rows, in registers
     // through shared memory: the first and the last ones stay there
@@ -61,10 +46,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     constexpr int PENDING = STAGES > 0 ? STAGES - 1 : 0;  // rows that need not be there when one is read
     const int lane = threadIdx.x % TEAM;
     const int team = threadIdx.x / TEAM;
-    const index_t segment = index_t(blockIdx.x) / MEMBERS;
+    const index_t band = index_t(blockIdx.x) / MEMBERS;  // LENGTH neighbours in each row
     const int home = int(blockIdx.x % MEMBERS);
-    [[maybe_unused]] const index_t at_B = segment;
-    SegmentExchange<float, MEMBERS, THREADS, SIZE> exchange(scratch, words, published, segment, home);
+    dy_ptr += band * LENGTH;
+    x_ptr += band * LENGTH;
+    mu_ptr += band * LENGTH;
+    rstd_ptr += band * LENGTH;
+    dx_ptr += band * LENGTH;
+    SegmentExchange<float, MEMBERS, THREADS, SIZE> exchange(scratch, words, published, band, home);
     using dy_pipeline_t = Pipeline<dy_t, VEC, THREADS>;
     constexpr int dy_pipeline_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
     unsigned char* const dy_pipeline = smem;
@@ -75,9 +64,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     float* const factors = room + Room::SIZE;  // of what is held, for each column
     float* const columns = factors + 3 * LENGTH;  // sums of this slice
     // what it leaves for the others
-    float* const own = columns + 3 * LENGTH;
+    float* const own = columns;
     // what all have left
-    float* const totals = own + SIZE;
+    float* const totals = own + 3 * LENGTH;
     float* const table = totals + SIZE;
     // rows of a thread group: slices take turns, so that rows missing at the end are missing in all
     constexpr int APART = TEAMS * MEMBERS;
@@ -91,16 +80,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     Vector<dy_t, VEC> dy_batch[HELD][ITEMS];
     Vector<x_t, VEC> x_batch[HELD][ITEMS];
     // what rows share
-    constexpr int EACH_MU = ONE_MU ? 1 : VEC;
-    float mu_parts[ITEMS * EACH_MU];
+    Vector<mu_t, VEC> mu_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-#pragma unroll
-            for (int i = 0; i < EACH_MU; ++i)
-                mu_parts[item * EACH_MU + i % EACH_MU] =
-                    load_scalar(mu_ptr + at_B * mu_stride_B + index_t((column + i) / size_C) * mu_stride_G);
+            mu_words[item] = Layout::load_aligned(mu_ptr, item, lane);
         }
     }
     do {
@@ -116,10 +101,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_words[item] =
-                            ask_vector<VEC>(dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_words[item] =
-                            ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        dy_words[item] = ask_vector<VEC>(dy_ptr + row * dy_stride_rest + column);
+                        x_words[item] = ask_vector<VEC>(x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -134,9 +117,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
-                            dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            dy_ptr + row * dy_stride_rest + column);
                         x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -144,9 +127,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
         const unsigned int zero = exchange.all_asked();
         exchange.begin();
-        float sum_dy[ITEMS * VEC] = {};
-        float sum_dy_x_minus_mu[ITEMS * VEC] = {};
         float sum_x_minus_mu[ITEMS * VEC] = {};
+        float sum_dy_x_minus_mu[ITEMS * VEC] = {};
+        float sum_dy[ITEMS * VEC] = {};
 #pragma unroll
         for (int turn = 0; turn < HELD; ++turn) {
             {
@@ -168,18 +151,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
+                            float x[VEC];
+                            unpack(x_words[item], x);
+                            float mu[VEC];
+                            unpack(mu_words[item], mu);
                             float dy[VEC];
                             if constexpr (HAS_DY) unpack(dy_words[item], dy);
                             else set_all(dy, 0.f);
-                            float x[VEC];
-                            unpack(x_words[item], x);
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
-                                const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                                const float x_minus_mu = x[i] - mu;
-                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
-                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                const float x_minus_mu = x[i] - mu[i];
                                 if (WANT_DX && live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
+                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
                             }
                         }
                     }
@@ -194,16 +178,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
                             dy_pipeline_t::fill(dy_pipeline, (EARLY + turn) * ITEMS + item,
-                                dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                                dy_ptr + row * dy_stride_rest + column);
                             x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
-                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                                x_ptr + row * x_stride_rest + column);
                         }
                     }
                 }
                 async_commit();
             }
         }
-        summed_so_far(sum_dy[0]);
+        summed_so_far(sum_x_minus_mu[0]);
         int place = 0;
 #pragma unroll UNROLLED
         for (int turn = 0; turn < PLACED; ++turn) {
@@ -227,18 +211,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
+                            float x[VEC];
+                            unpack(x_words[item], x);
+                            float mu[VEC];
+                            unpack(mu_words[item], mu);
                             float dy[VEC];
                             if constexpr (HAS_DY) unpack(dy_words[item], dy);
                             else set_all(dy, 0.f);
-                            float x[VEC];
-                            unpack(x_words[item], x);
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
-                                const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                                const float x_minus_mu = x[i] - mu;
-                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
-                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                const float x_minus_mu = x[i] - mu[i];
                                 if (WANT_DX && live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
+                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
                             }
                         }
                     }
@@ -254,10 +239,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         if (Layout::has(item, lane, column)) {
                             dy_pipeline_t::fill(dy_pipeline,
                                 (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
-                                dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                                dy_ptr + row * dy_stride_rest + column);
                             x_pipeline_t::fill(x_pipeline,
                                 (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
-                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                                x_ptr + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -268,21 +253,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 
         // the sums of this slice
         if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_dy, team, lane);
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_x_minus_mu, team, lane);
         if constexpr (WANT_DX)
             add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH,
                 sum_dy_x_minus_mu, team, lane);
         if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_x_minus_mu,
-                team, lane);
-        fold_columns<3, GROUPS, size_C, THREADS>(own, [&](int column, float (&all)[3]) {
-                [[maybe_unused]] const index_t at_C = column % size_C;
-                [[maybe_unused]] const index_t at_G = column / size_C;
-                const float w_ = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
-                all[0] += columns[2 * LENGTH + column];
-                all[1] += columns[1 * LENGTH + column] * w_;
-                all[2] += columns[column] * w_;
-        });
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_dy, team,
+                lane);
         exchange.publish([&](int k) { return own[k]; });
     } while (exchange.away);
     exchange.clear(exchange.depart());
@@ -290,34 +267,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     // from the sums of all members
     add_members<MEMBERS, SIZE, Room::SIZE, THREADS>(exchange.found, room, totals);
     for (int column = threadIdx.x; column < GROUPS; column += THREADS) {
-        [[maybe_unused]] const index_t at_G = column;
-        table[column] = totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t4
-        // t5
-        table[1 * GROUPS + column] = totals[2 * GROUPS + column] * totals[column] * (1.f / float(size_rest))
-            * (1.f / float(size_C)) - totals[1 * GROUPS + column];
-        // t6
-        table[2 * GROUPS + column] =
-            totals[2 * GROUPS + column] * (1.f / float(size_rest)) * (1.f / float(size_C));
-        table[3 * GROUPS + column] = totals[column];  // t7
+        [[maybe_unused]] const index_t at_C = column;
+        table[column] = totals[column] * (1.f / float(size_rest));  // t1
+        // t2
+        table[1 * GROUPS + column] = totals[column] * totals[2 * GROUPS + column] * (1.f / float(size_rest))
+            - totals[1 * GROUPS + column];
+        table[2 * GROUPS + column] = totals[2 * GROUPS + column] * (1.f / float(size_rest));  // t3
     }
     __syncthreads();
 
-    // what this slice adds to sums over segments, and factors of what is held
+    // factors of what is held
     for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
-        [[maybe_unused]] const index_t at_C = column % size_C;
-        [[maybe_unused]] const index_t at_G = column / size_C;
-        const float rstd_ = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
-        if constexpr (WANT_DW)
-            dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C]
-                * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd_
-                - columns[1 * LENGTH + column] * rstd_;
-        if constexpr (WANT_DB) db_sum_partial[index_t(blockIdx.x) * LENGTH + column] = columns[column];
-        factors[column] = -table[2 * GROUPS + column / size_C] * rstd_
-            - table[column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C))
-            * table[1 * GROUPS + column / size_C] * rstd_ * rstd_ * rstd_;
-        factors[1 * LENGTH + column] = rstd_ * (HAS_W ? load_scalar(w_ptr + column) : 1.f);
-        factors[2 * LENGTH + column] = table[1 * GROUPS + column / size_C] * (1.f / float(size_rest))
-            * (1.f / float(size_C)) * rstd_ * rstd_ * rstd_;
+        [[maybe_unused]] const index_t at_C = column;
+        const float rstd_ = (load_scalar(rstd_ptr + column));
+        factors[column] = -table[2 * GROUPS + column] * rstd_
+            - table[column] * (1.f / float(size_rest)) * table[1 * GROUPS + column] * rstd_ * rstd_ * rstd_;
+        factors[1 * LENGTH + column] = rstd_;
+        factors[2 * LENGTH + column] =
+            table[1 * GROUPS + column] * (1.f / float(size_rest)) * rstd_ * rstd_ * rstd_;
     }
     __syncthreads();
     float factor_1[ITEMS * VEC];
@@ -359,29 +326,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        float x[VEC];
-                        unpack(x_words[item], x);
                         float dy[VEC];
                         if constexpr (HAS_DY) unpack(dy_words[item], dy);
                         else set_all(dy, 0.f);
+                        float x[VEC];
+                        unpack(x_words[item], x);
+                        float mu[VEC];
+                        unpack(mu_words[item], mu);
                         float dx_out[VEC];
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
-                            const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                            dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu)
-                                + factor_2[item * VEC + i] * dy[i];
+                            dx_out[i] = factor_1[item * VEC + i] + factor_2[item * VEC + i] * dy[i]
+                                + factor_3[item * VEC + i] * (x[i] - mu[i]);
                         }
                         if (WANT_DX && live) {
                             const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                             if constexpr (REALIGNED) dx_packed[item] = packed;
-                            else
-                                Layout::store_vector(
-                                    dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column, packed);
+                            else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                         }
                     }
                 }
                 if constexpr (WANT_DX && REALIGNED) {
-                    Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
+                    Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
                 }
             }
         }
@@ -394,9 +360,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
-                            dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            dy_ptr + row * dy_stride_rest + column);
                         x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -424,110 +390,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    float x[VEC];
-                    unpack(x_words[item], x);
                     float dy[VEC];
                     if constexpr (HAS_DY) unpack(dy_words[item], dy);
                     else set_all(dy, 0.f);
+                    float x[VEC];
+                    unpack(x_words[item], x);
+                    float mu[VEC];
+                    unpack(mu_words[item], mu);
                     float dx_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                        dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu)
-                            + factor_2[item * VEC + i] * dy[i];
+                        dx_out[i] = factor_1[item * VEC + i] + factor_2[item * VEC + i] * dy[i]
+                            + factor_3[item * VEC + i] * (x[i] - mu[i]);
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (REALIGNED) dx_packed[item] = packed;
-                        else
-                            Layout::store_vector(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column,
-                                packed);
+                        else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                     }
                 }
             }
             if constexpr (WANT_DX && REALIGNED) {
-                Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
-            }
-        }
-    }
-    programmatic_launch<PROGRAMMATIC>();
-}
-
-#include "normgen/cooperative.cuh"
-#include "normgen/programmatic.cuh"
-
-// A launch sets:
-//   THREADS, PROGRAMMATIC, index_t
-
-// Clears the flags of all partials.
-extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_clear(
-    word_t* words,
-    index_t count) {
-    const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
-    programmatic_wait<PROGRAMMATIC>();
-    if (place < count) words[place] = 0;
-    programmatic_launch<PROGRAMMATIC>();
-}
-
-#include "normgen/programmatic.cuh"
-#include "normgen/second_stage.cuh"
-
-// A launch sets:
-//   THREADS, LENGTH, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, WANT_DW, WANT_DB, dw_t, db_t
-
-// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
-// gradient db[(G C)]: like b = sum[B, ...](dy)
-//
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
-// result.
-extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_second_stage(
-    dw_t* __restrict__ dw_ptr,
-    db_t* __restrict__ db_ptr,
-    float* dw_sum_partial,
-    float* db_sum_partial,
-    index_t size_B,
-    index_t size_rest,
-    int blocks_per_segment) {
-    __shared__ float scratch[THREADS / 32][TILE];
-    const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32;
-    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
-    programmatic_wait<PROGRAMMATIC>();
-
-    // dw
-    if (blockIdx.y == 0) {
-        if constexpr (WANT_DW) {
-            constexpr int WIDTH = LENGTH;
-            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
-            const index_t outer = tile / TILES;
-            // nothing beyond the last
-            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
-            const auto row_of = [&](index_t k) -> index_t {
-                return k;
-            };
-            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
-                index_t(blocks_per_segment) * size_B, row_of);
-            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
-                store_scalar<ACCUMULATE>(dw_ptr + column, -dw_sum);
-            }
-        }
-    }
-
-    // db
-    if (blockIdx.y == 1) {
-        if constexpr (WANT_DB) {
-            constexpr int WIDTH = LENGTH;
-            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
-            const index_t outer = tile / TILES;
-            // nothing beyond the last
-            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
-            const auto row_of = [&](index_t k) -> index_t {
-                return k;
-            };
-            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column,
-                index_t(blocks_per_segment) * size_B, row_of);
-            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
-                store_scalar<ACCUMULATE>(db_ptr + column, db_sum);
+                Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
             }
         }
     }

@@ -5,39 +5,27 @@
 
 // A launch sets:
 //   THREADS, MIN_BLOCKS, TEAM, TEAMS, MEMBERS, VEC, ITEMS, DEPTH, LENGTH, SLOTS, AGAIN, REALIGNED, WHOLE,
-//   PROGRAMMATIC, index_t, size_C, x_t, w_t, b_t, y_t, mu_t, rstd_t, HAS_W, HAS_B, WANT_Y, WANT_MU, WANT_RSTD
+//   PROGRAMMATIC, index_t, x_t, y_t, mu_t, rstd_t, WANT_Y, WANT_MU, WANT_RSTD
 
 [[maybe_unused]] constexpr bool WANT_T1 = WANT_Y;
 [[maybe_unused]] constexpr bool WANT_T2 = WANT_Y;
 [[maybe_unused]] constexpr bool WANT_T3 = WANT_Y;
 [[maybe_unused]] constexpr bool WANT_X_MOMENTS = WANT_T1 || WANT_T2 || WANT_T3 || WANT_MU || WANT_RSTD;
-[[maybe_unused]] constexpr bool ONE_T1 = size_C % VEC == 0;
-[[maybe_unused]] constexpr bool ONE_T2 = size_C % VEC == 0;
-[[maybe_unused]] constexpr bool ONE_T3 = size_C % VEC == 0;
-// save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
-// save rstd[B, G]: f32 = rsqrt(sum[C, ...]((x - mu)^2) / (size[...] * size[C]) + eps)
-// output y[B, ..., (G C)]: like x = w * (x - mu) * rstd + b
+// save mu[C]: f32 = sum[...](x) / size[...]
+// save rstd[C]: f32 = rsqrt(sum[...]((x - mu)^2) / size[...] + eps)
+// output y[..., C]: like x = (x - mu) * rstd
 //
-// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in registers and
-// shared memory (where these do not suffice, all but rows in between), and exchanges statistics with the
-// others through memory. Then it applies them to what it holds, and to the rest, which it reads again, the
-// last rows first.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_forward_resident(
+// The rows of a band are dealt out to MEMBERS blocks. Each reads its slice, holds it in registers and shared
+// memory (where these do not suffice, all but rows in between), and exchanges statistics with the others
+// through memory. Then it applies them to what it holds, and to the rest, which it reads again, the last rows
+// first.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_resident(
     const x_t* x_ptr,
-    const w_t* w_ptr,
-    const b_t* b_ptr,
     y_t* __restrict__ y_ptr,
     mu_t* __restrict__ mu_ptr,
     rstd_t* __restrict__ rstd_ptr,
-    index_t x_stride_B,
     index_t x_stride_rest,
-    index_t y_stride_B,
     index_t y_stride_rest,
-    index_t mu_stride_B,
-    index_t mu_stride_G,
-    index_t rstd_stride_B,
-    index_t rstd_stride_G,
-    index_t size_B,
     index_t size_rest,
     float eps,
     index_t rows,
@@ -46,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 1> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
-    using Fold = FoldedColumns<LENGTH, VEC, TEAMS, size_C>;
-    using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, size_C>;
+    using Fold = FoldedColumns<LENGTH, VEC, TEAMS, 1>;
+    using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, 1>;
     constexpr bool live = true;
     constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a thread group's rows, in registers
     // through shared memory: the first and the last ones stay there
@@ -61,10 +49,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     constexpr int PENDING = STAGES > 0 ? STAGES - 1 : 0;  // rows that need not be there when one is read
     const int lane = threadIdx.x % TEAM;
     const int team = threadIdx.x / TEAM;
-    const index_t segment = index_t(blockIdx.x) / MEMBERS;
+    const index_t band = index_t(blockIdx.x) / MEMBERS;  // LENGTH neighbours in each row
     const int home = int(blockIdx.x % MEMBERS);
-    [[maybe_unused]] const index_t at_B = segment;
-    MomentsExchange<MEMBERS, THREADS, Fold::GROUPS> exchange(scratch, words, published, segment, home);
+    x_ptr += band * LENGTH;
+    y_ptr += band * LENGTH;
+    mu_ptr += band * LENGTH;
+    rstd_ptr += band * LENGTH;
+    MomentsExchange<MEMBERS, THREADS, Fold::GROUPS> exchange(scratch, words, published, band, home);
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
     unsigned char* const x_pipeline = smem;
     PartMoments* const parts =
@@ -92,8 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_words[item] =
-                            ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        x_words[item] = ask_vector<VEC>(x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -108,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -157,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
                             x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
-                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                                x_ptr + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -208,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         if (Layout::has(item, lane, column)) {
                             x_pipeline_t::fill(x_pipeline,
                                 (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
-                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                                x_ptr + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -231,94 +221,60 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     exchange.clear(exchange.depart());
 
     // what rows share
-    Vector<w_t, VEC> w_words[ITEMS];
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if constexpr (HAS_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-        }
-    }
-    Vector<b_t, VEC> b_words[ITEMS];
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if constexpr (HAS_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-        }
-    }
 
-    // from the moments of the segment: what this block needs, and results (first block)
+    // from the moments of the band: what this block needs, and results (first block)
     using t1_t = float;
     t1_t* const t1_ptr = table + 0 * Fold::GROUPS;
-    constexpr index_t t1_stride_B = 0, t1_stride_G = 1;
     using t2_t = float;
     t2_t* const t2_ptr = table + 1 * Fold::GROUPS;
-    constexpr index_t t2_stride_B = 0, t2_stride_G = 1;
     using t3_t = float;
     t3_t* const t3_ptr = table + 2 * Fold::GROUPS;
-    constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
     exchange.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(parts,
         [&](int column, const FinalMoments& x_moments) {
-            [[maybe_unused]] const index_t at_G = column;
-            const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
-            // groupnorm_channels_last.norm:13
+            const float mu = x_moments.mean;  // spec.norm:6
+            // spec.norm:7
             const float rstd = rsqrtf(eps
-                + maximum(x_moments.squares
-                - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f)
-                * (1.f / float(size_rest)) * (1.f / float(size_C)));
+                + maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)), 0.f)
+                * (1.f / float(size_rest)));
             if (WANT_T1) {
-                store_scalar<false>(t1_ptr + at_B * t1_stride_B + at_G * t1_stride_G, mu);
+                store_scalar<false>(t1_ptr + column, mu);
             }
             if (WANT_T2) {
-                store_scalar<false>(t2_ptr + at_B * t2_stride_B + at_G * t2_stride_G,
-                    x_moments.centred * (1.f / float(size_rest)) * (1.f / float(size_C)));
+                store_scalar<false>(t2_ptr + column, x_moments.centred * (1.f / float(size_rest)));
             }
             if (WANT_T3) {
-                store_scalar<false>(t3_ptr + at_B * t3_stride_B + at_G * t3_stride_G, rstd);
+                store_scalar<false>(t3_ptr + column, rstd);
             }
             if (WANT_MU && home == 0) {
-                store_scalar<false>(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
+                store_scalar<false>(mu_ptr + column, mu);
             }
             if (WANT_RSTD && home == 0) {
-                store_scalar<false>(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G, rstd);
+                store_scalar<false>(rstd_ptr + column, rstd);
             }
     });
     __syncthreads();
-    constexpr int EACH_T1 = ONE_T1 ? 1 : VEC;
-    float t1_parts[ITEMS * EACH_T1];
+    Vector<t1_t, VEC> t1_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-#pragma unroll
-            for (int i = 0; i < EACH_T1; ++i)
-                t1_parts[item * EACH_T1 + i % EACH_T1] =
-                    load_state(t1_ptr + at_B * t1_stride_B + index_t((column + i) / size_C) * t1_stride_G);
+            t1_words[item] = read_vector<VEC>(t1_ptr + column);
         }
     }
-    constexpr int EACH_T2 = ONE_T2 ? 1 : VEC;
-    float t2_parts[ITEMS * EACH_T2];
+    Vector<t2_t, VEC> t2_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-#pragma unroll
-            for (int i = 0; i < EACH_T2; ++i)
-                t2_parts[item * EACH_T2 + i % EACH_T2] =
-                    load_state(t2_ptr + at_B * t2_stride_B + index_t((column + i) / size_C) * t2_stride_G);
+            t2_words[item] = read_vector<VEC>(t2_ptr + column);
         }
     }
-    constexpr int EACH_T3 = ONE_T3 ? 1 : VEC;
-    float t3_parts[ITEMS * EACH_T3];
+    Vector<t3_t, VEC> t3_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-#pragma unroll
-            for (int i = 0; i < EACH_T3; ++i)
-                t3_parts[item * EACH_T3 + i % EACH_T3] =
-                    load_state(t3_ptr + at_B * t3_stride_B + index_t((column + i) / size_C) * t3_stride_G);
+            t3_words[item] = read_vector<VEC>(t3_ptr + column);
         }
     }
 
@@ -346,34 +302,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        float b[VEC];
-                        if constexpr (HAS_B) unpack(b_words[item], b);
-                        else set_all(b, 0.f);
-                        float w[VEC];
-                        if constexpr (HAS_W) unpack(w_words[item], w);
-                        else set_all(w, 1.f);
+                        float t3[VEC];
+                        unpack(t3_words[item], t3);
+                        float t2[VEC];
+                        unpack(t2_words[item], t2);
                         float x[VEC];
                         unpack(x_words[item], x);
+                        float t1[VEC];
+                        unpack(t1_words[item], t1);
                         float y_out[VEC];
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
-                            const float t3 = t3_parts[item * EACH_T3 + i % EACH_T3];
-                            const float t2 = t2_parts[item * EACH_T2 + i % EACH_T2];
-                            const float t1 = t1_parts[item * EACH_T1 + i % EACH_T1];
-                            // groupnorm_channels_last.norm:14
-                            y_out[i] = b[i] + t3 * w[i] * ((x[i] - t1) - t2);
+                            y_out[i] = t3[i] * ((x[i] - t1[i]) - t2[i]);  // spec.norm:8
                         }
                         if (WANT_Y && live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                             if constexpr (REALIGNED) y_packed[item] = packed;
-                            else
-                                Layout::store_vector(
-                                    y_ptr + at_B * y_stride_B + row * y_stride_rest + column, packed);
+                            else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                         }
                     }
                 }
                 if constexpr (WANT_Y && REALIGNED) {
-                    Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+                    Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
                 }
             }
         }
@@ -386,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -412,51 +362,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    float b[VEC];
-                    if constexpr (HAS_B) unpack(b_words[item], b);
-                    else set_all(b, 0.f);
-                    float w[VEC];
-                    if constexpr (HAS_W) unpack(w_words[item], w);
-                    else set_all(w, 1.f);
+                    float t3[VEC];
+                    unpack(t3_words[item], t3);
+                    float t2[VEC];
+                    unpack(t2_words[item], t2);
                     float x[VEC];
                     unpack(x_words[item], x);
+                    float t1[VEC];
+                    unpack(t1_words[item], t1);
                     float y_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        const float t3 = t3_parts[item * EACH_T3 + i % EACH_T3];
-                        const float t2 = t2_parts[item * EACH_T2 + i % EACH_T2];
-                        const float t1 = t1_parts[item * EACH_T1 + i % EACH_T1];
-                        y_out[i] = b[i] + t3 * w[i] * ((x[i] - t1) - t2);  // groupnorm_channels_last.norm:14
+                        y_out[i] = t3[i] * ((x[i] - t1[i]) - t2[i]);  // spec.norm:8
                     }
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (REALIGNED) y_packed[item] = packed;
-                        else
-                            Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_rest + column,
-                                packed);
+                        else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                     }
                 }
             }
             if constexpr (WANT_Y && REALIGNED) {
-                Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+                Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
             }
         }
     }
-    programmatic_launch<PROGRAMMATIC>();
-}
-
-#include "normgen/cooperative.cuh"
-#include "normgen/programmatic.cuh"
-
-// A launch sets:
-//   THREADS, PROGRAMMATIC, index_t
-
-// Clears the flags of all partials.
-extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_forward_resident_clear(
-    word_t* words,
-    index_t count) {
-    const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
-    programmatic_wait<PROGRAMMATIC>();
-    if (place < count) words[place] = 0;
     programmatic_launch<PROGRAMMATIC>();
 }

@@ -5,7 +5,7 @@
 //   THREADS, PROGRAMMATIC, index_t
 
 // Clears the flags of all partials.
-extern "C" __global__ void __launch_bounds__(THREADS) layernorm_forward_clear(
+extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_forward_clear(
     word_t* words,
     index_t count) {
     const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
