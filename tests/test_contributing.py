@@ -1,5 +1,5 @@
 """The additions that CONTRIBUTING shows as differences: they are to files as they are, and the form that they
-add runs.
+add runs, and has a golden text.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ def test_the_form_that_is_added_runs(tmp_path: Path) -> None:
         (tmp_path / path).write_text(text.replace(before, after, 1), encoding="utf-8")
     templates = tmp_path / "normgen" / "templates" / "rows"
     shutil.copy(templates / "registers.cu.jinja", templates / "paired.cu.jinja")
-    arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-k", "paired")
+    arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-k", "paired", "--update-golden")
+    files = ("tests/codegen/test_rows_execution.py", "tests/codegen/test_golden.py")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, "tests/codegen/test_rows_execution.py"],
+        [sys.executable, "-m", "pytest", *arguments, *files],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
     )
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert (tmp_path / "tests" / "golden" / "forms" / "rows.paired.cu").exists()

@@ -29,7 +29,7 @@ def sums(program: Program) -> list[Reduce]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_backward(name: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"{name}.grad.txt", show_program(backward(bundled(name))))
+    golden(f"gradients/{name}.txt", show_program(backward(bundled(name))))
 
 
 # --------------------------------------------------------------------------- operands, results, notes
