@@ -81,7 +81,7 @@ $(VENV)/.installed-torch: $(VENV)/.installed-dev
 	@touch $@
 
 test-torch: $(VENV)/.installed-torch ## the tests of normgen.torch; PyTorch's CPU build is enough
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTORCH_TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not thorough and not without_torch" $(PYTORCH_TESTS) $(PYTEST_ARGS)
 
 $(VENV)/.installed-gpu: $(VENV)/.installed-torch $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda)
 	@touch $@

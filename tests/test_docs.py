@@ -55,19 +55,28 @@ os._exit(0)  # PyTorch takes seconds to clean up
 """
 # Snippets that only `make test-torch` runs.
 _OF_TORCH = re.compile(r"\b(torch|nt)\b")
+# What `make test-torch` leaves to `make test`, which is run without PyTorch.
+without_torch = pytest.mark.without_torch
 # What a shell block may hold: it installs, builds, runs the suite itself, needs nvcc or a GPU; not run here.
 ELSEWHERE = ("make", "pip", "normgen", "python", "ncu")
-
-
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def document(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.param
-    return path
 
 
 def blocks(document: Path, *languages: str) -> list[str]:
     found = BLOCK.findall(document.read_text(encoding="utf-8"))
     return [text for language, text in found if language in languages]
+
+
+def each_document() -> Iterator[object]:
+    """Every document as a parameter."""
+    for path in DOCUMENTS:
+        of_torch = any(map(_OF_TORCH.search, blocks(path, "python")))
+        yield pytest.param(path, id=str(path.relative_to(ROOT)), marks=() if of_torch else without_torch)
+
+
+@pytest.fixture(params=each_document())
+def document(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
 
 
 @pytest.fixture
@@ -177,6 +186,7 @@ def commands_of(block: str) -> list[tuple[str, str]]:
     return found
 
 
+@without_torch
 def test_what_is_not_run_is_right(document: Path) -> None:
     """Shell blocks hold what is not for a test to run: then it is a target of the Makefile, or installs.
     Links lead somewhere, and specs parse.
@@ -199,6 +209,7 @@ def test_what_is_not_run_is_right(document: Path) -> None:
             parse(Source(document.name, text))
 
 
+@without_torch
 def test_every_spec_is_described() -> None:
     """By name, in one of the tables of its page, and none that is not there."""
     text = (ROOT / "docs" / "specs.md").read_text(encoding="utf-8").partition("## What is saved")[0]
@@ -286,6 +297,7 @@ def generated(text: str) -> str:
     return text
 
 
+@without_torch
 def test_generated_parts_are_up_to_date(document: Path, request: pytest.FixtureRequest) -> None:
     before = document.read_text(encoding="utf-8")
     after = generated(before)
