@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from normgen.launching.launch import Binding
 from normgen.launching.machine import Machine
 from normgen.package.records import Package, PassRecord
-from tests.codegen.norms import bound
+from tests.codegen.norms import H200, bound
 
-HOPPER = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20, programmatic=True)
+HOPPER = replace(H200, programmatic=True)
 AMPERE = Machine("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
 
 

@@ -12,12 +12,13 @@ import pytest
 
 import normgen
 from normgen.cli import exits
-from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.launching.machine import HOST_MACHINE
 from normgen.package.records import Package
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.made import plan_made
 from tests.ahead.shapes import direction
 from tests.cli.commands import run
+from tests.covering import AMPERE
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SHAPE = ("--size", "D=4096", "--dtype", "bf16", "--arch", "sm_90")
@@ -121,9 +122,8 @@ def test_other_devices_are_refused(rmsnorm: ModuleType) -> None:
     binding = bind_sizes(forward, {"...": 8, "D": 4096}, "bf16").binding
     made = package.forward.made
     assert made is not None
-    device = Machine("A100", "sm_80", 108, 166912, 167936)
     with pytest.raises(ValueError, match=r"this is sm_80: .* --dtype bf16 --arch sm_80$"):
-        plan_made(package.forward, made, binding, device)
+        plan_made(package.forward, made, binding, AMPERE)
     assert plan_made(package.forward, made, binding, HOST_MACHINE).launches
 
 

@@ -14,15 +14,14 @@ from normgen import bundled
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Launch
-from normgen.launching.machine import Machine
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen import windowing
 from tests.codegen.holding import subject
 from tests.codegen.norms import H200, bound, package_of, packaged
 from tests.codegen.ways import first, of_form, only
+from tests.covering import AMPERE
 
-A100 = Machine("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
-DEVICES = {"sm_80": A100, "sm_90": H200, "sm_100": replace(H200, arch="sm_100")}
+DEVICES = {"sm_80": AMPERE, "sm_90": H200, "sm_100": replace(H200, arch="sm_100")}
 BLOCK_SHARED = 48 * 1024  # what a block may have without asking for more; scratch of fixed size counts here
 
 
