@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,8 @@ from tests.covering import AMPERE, CALLS, HOPPER, Call
 
 ROOT = Path(__file__).parent.parent
 DIGESTS = Path("tests", "golden", "digests.txt")
-# Every schedule that is offered, for one of these calls of each spec; and of so many the launches of one.
+# Calls, one for each pass, of which every schedule that is offered is looked at, and the launches of one in
+# `LOWERED`.
 OFFERED = (
     (HOPPER, Call("bf16", 4096, 64)),
     (HOPPER, Call("f32", 333, 2000)),
@@ -72,24 +73,24 @@ def texts(record: PassRecord) -> dict[str, str]:
 
 def plans(made: Package, record: PassRecord) -> str:
     """What each strategy launches in every call of the sample."""
-    told = Told(record)
-    lines = []
+    forms, lines = lines_of(record), []
     for device, call in CALLS:
         for each in alternatives(record, call.binding(made, record), device):
             lines.append(f"{device.name} {call}: {each.strategy.name}, workspace {each.plan.workspace}")
-            lines += map(told, each.plan.launches)
+            lines += (launch_text(launch, forms) for launch in each.plan.launches)
     return "\n".join(lines) + "\n"
 
 
 def offers(made: Package, record: PassRecord) -> str:
     """The knobs of everything that is offered for one call, and the launches of some of each form."""
     device, call = OFFERED[len(record.kernels[0].name) % len(OFFERED)]
-    told = Told(record)
+    forms = lines_of(record)
     lines = [f"{device.name} {call}"]
     for strategy in record.strategies:
         for found in candidates(strategy, call.binding(made, record), device):
             lines += [f"{strategy.name} {each.kernel.name} {each.knobs}" for each in found]
-            lines += (told(launch) for each in some(found) for launch in each.lowered.launches)
+            launches = (launch for each in some(found) for launch in each.lowered.launches)
+            lines += (launch_text(launch, forms) for launch in launches)
     return "\n".join(lines) + "\n"
 
 
@@ -103,19 +104,19 @@ def some(found: Iterable[Candidate]) -> Iterator[Candidate]:
             yield each
 
 
-class Told:
-    """Tells how a kernel is launched, and what its text has beside that of its form."""
+def lines_of(record: PassRecord) -> dict[str, list[str]]:
+    """The text of each form, by the name of its function."""
+    return {form.entry: form.source.splitlines() for _, _, form in forms_of(record)}
 
-    def __init__(self, record: PassRecord) -> None:
-        self.lines = {form.entry: form.source.splitlines() for _, _, form in forms_of(record)}
-        self.own = {entry: frozenset(lines) for entry, lines in self.lines.items()}
 
-    def __call__(self, launch: Launch) -> str:
-        text, own = launch.source.splitlines(), self.own[launch.entry]
-        constants = [line for line in text if line not in own]
-        left_out = len(constants) + len(self.lines[launch.entry]) - len(text)
-        said = [f"{name} {getattr(launch, name)}" for name in SAID]
-        return "\n".join(f"    {line}" for line in (*constants, f"lines left out {left_out}", *said))
+def launch_text(launch: Launch, forms: Mapping[str, list[str]]) -> str:
+    """How a kernel is launched, and what its text has beside that of its form."""
+    text, form = launch.source.splitlines(), forms[launch.entry]
+    known = set(form)
+    constants = [line for line in text if line not in known]
+    left_out = len(constants) + len(form) - len(text)
+    said = [f"{name} {getattr(launch, name)}" for name in SAID]
+    return "\n".join(f"    {line}" for line in (*constants, f"lines left out {left_out}", *said))
 
 
 # ------------------------------------------------------------------------------------------ the difference

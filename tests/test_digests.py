@@ -7,11 +7,12 @@ writes them anew with `--update-golden`, and its commit says which lines changed
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from normgen import bundled
-from tests.digests import DIGESTS, ROOT, digest, parts_of
+from tests.digests import DIGESTS, ROOT, digest, parts_of, write_since
 from tests.kinds import of_all
 
 FILE = ROOT / DIGESTS
@@ -78,3 +79,11 @@ def test_what_is_said_of_a_change() -> None:
     before = {"a forward": {"rows.split": "1", "plans": "2"}, "a backward": {"plans": "3"}}
     after = {"a forward": {"rows.batch": "1", "plans": "4"}, "a backward": {"plans": "3"}}
     assert changed(before, after) == ["a forward: changed: plans; new: rows.batch; gone: rows.split"]
+
+
+def test_what_digests_are_of_is_written_of_a_commit(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("there is no commit to compare with: this tree is not of git")
+    write_since("HEAD", tmp_path / "then", ["dyt"])
+    names = {path.name for path in (tmp_path / "then").iterdir()}
+    assert {"dyt.forward.rows.registers", "dyt.forward.plans", "dyt.backward.offers"} <= names
