@@ -151,14 +151,20 @@ def main() -> None:
     parser.add_argument("--since", metavar="COMMIT", help=f"instead of the last one that changed {DIGESTS}")
     parser.add_argument("--write", metavar="FOLDER", type=Path, help="write what is compared, and no more")
     given = parser.parse_args()
-    names = given.names or bundled.names()
-    if given.write:
-        write(given.write, names)
+    known = bundled.names()
+    names = given.names or known
+    if given.write:  # (another commit may not have had them all)
+        write(given.write, [name for name in names if name in known])
         return
+    if unknown := sorted({*names} - {*known}):
+        parser.error(f"no norm is called {unknown[0]}; `normgen list` has them all")
     last = ["git", "log", "-1", "--format=%h", "--", str(DIGESTS)]
     commit = given.since or subprocess.check_output(last, cwd=ROOT, text=True).strip()
     with TemporaryDirectory() as folder:
-        write_since(commit, Path(folder, commit.replace("/", "-")), names)
+        try:
+            write_since(commit, Path(folder, commit.replace("/", "-")), names)
+        except subprocess.CalledProcessError:
+            parser.error(f"{commit} is no commit whose tests/digests.py runs; name another by --since")
         write(Path(folder, "now"), names)
         compared = ["git", "diff", "--no-index", commit.replace("/", "-"), "now"]
         subprocess.run(compared, cwd=folder)
