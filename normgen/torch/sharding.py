@@ -7,7 +7,7 @@ axis, as the gradient of a param does, shards give parts of the sum. Anything el
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from normgen.torch.private import sharding_schemas
 from normgen.torch.steps import Step
 
 if TYPE_CHECKING:
-    from normgen.ir.nodes import Expr, Reduce
+    from normgen.ir.nodes import Expr
 
 _WAITING: list[Step] = []  # for PyTorch's module of DTensors, which is imported by who uses them
 
@@ -127,42 +127,17 @@ def shards_of(step: Step, wanted: tuple[str, ...], states: tuple[str, ...] = ())
 
 
 def _parts(roots: Sequence[Expr], axis: str) -> frozenset[Expr] | None:
-    """Of values that are computed for a part of an axis: those that are parts of a sum. None where something
-    is neither right at once nor such a part."""
-    from normgen.ir.nodes import Extent, Reduce, children, walk
+    """Of values that are computed for a part of an axis, those that are parts of a sum. None where ranks
+    would have to exchange something, the length of the axis included."""
+    from normgen.ir.kinds import Unspreadable, kinds
+    from normgen.ir.nodes import Extent, walk
 
-    parts: set[Expr] = set()
-    for node in walk(*roots):
-        if isinstance(node, Extent) and node.axis == axis:
-            return None
-        partial = [child in parts for child in children(node)]
-        if isinstance(node, Reduce) and (axis in node.over or axis in _window(node)):
-            if node.op != "sum" or node.window or any(partial):
-                return None
-            parts.add(node)
-        elif any(partial):
-            if not _linear(node, partial, axis):
-                return None
-            parts.add(node)
-    return frozenset(parts)
-
-
-def _window(node: Reduce) -> Iterable[str]:
-    return (axis for axis, _, _ in node.window)
-
-
-def _linear(node: Expr, partial: Sequence[bool], axis: str) -> bool:
-    """Whether the sum over parts of this is this of the sum. `partial`: which of its operands are parts."""
-    from normgen.ir.nodes import Add, Mul, Reduce
-
-    match node:
-        case Add():
-            return all(partial)
-        case Mul(factors=factors):
-            (base, exponent), *more = [f for f, part in zip(factors, partial, strict=True) if part]
-            others = [b for b, _ in factors if b is not base]
-            return not more and exponent == 1 and all(axis not in other.axes for other in others)
-        case Reduce(op=op):
-            return op == "sum"
-        case _:
-            return False
+    if any(isinstance(node, Extent) and node.axis == axis for node in walk(*roots)):
+        return None
+    try:
+        found = kinds(roots, frozenset({axis}))
+    except Unspreadable:
+        return None
+    if found.needed or any(found.of[root] in ("max", "min") for root in roots):
+        return None
+    return frozenset(root for root in roots if found.of[root] == "sum")
