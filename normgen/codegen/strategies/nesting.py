@@ -70,20 +70,48 @@ def outer(
 
 
 def chan(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
-    """The sum of v - m, or of its square, from means and squares over the base axes (Chan et al., 1979)."""
+    """The sum of v - m, or of its square, from means and squares over the base axes."""
+    number = mul(*map(extent, sorted(base)))
+    return reduce("sum", node.over - base, chan_share(node, base, (number, number), kept, table))
+
+
+def chan_share(
+    node: Reduce,
+    base: Axes,
+    numbers: tuple[Expr, Expr],
+    kept: Callable[[Expr], Expr],
+    table: Mapping[Expr, Expr],
+) -> Expr:
+    """What the elements along the base axes add to the sum of v - m, or of its square (Chan et al., 1979).
+    `numbers`: how many they are, to whoever sums over them and to whoever reads what is kept of that."""
     difference, exponent = _single(node.arg)
     assert isinstance(difference, Call)
     value, mean = difference.args
-    number = mul(*map(extent, sorted(base)))
-    own = div(reduce("sum", base, value), number)
+    own = div(reduce("sum", base, value), numbers[0])
     apart = minus(value, own)
     left, squares = kept(reduce("sum", base, apart)), kept(reduce("sum", base, power(apart, 2)))
     distance = minus(kept(own), rewrite(mean, table))
     if exponent == 1:
-        inner = add(left, mul(number, distance))
-    else:
-        inner = add(call("max", squares, 0), mul(2, distance, left), mul(number, power(distance, 2)))
-    return reduce("sum", node.over - base, inner)
+        return add(left, mul(numbers[1], distance))
+    return add(call("max", squares, 0), mul(2, distance, left), mul(numbers[1], power(distance, 2)))
+
+
+def partnered(node: Reduce) -> Expr:
+    """The values v of a sum of v - m, or of its square."""
+    difference, _ = _single(node.arg)
+    assert isinstance(difference, Call)
+    return difference.args[0]
+
+
+def exponential(node: Reduce, chosen: Collection[Reduce]) -> tuple[Expr, Reduce] | None:
+    """(v, top) of a sum of exp(v - top), where top is the largest v and among those chosen."""
+    match node:
+        case Reduce(op="sum", window=(), arg=Call(op="exp", args=(Add(terms=((a, c), (b, d))),))):
+            value, shift = (b, a) if d == 1 else (a, b)
+            top = shift.args[0] if isinstance(shift, Call) and shift.op == "stop" else shift
+            if {c, d} == {1, -1} and isinstance(top, Reduce) and top in chosen and top.op == "max":
+                return (value, top) if top.arg is value and top.over == node.over else None
+    return None
 
 
 def check_ties(sums: Iterable[Reduce], roots: Iterable[Expr]) -> None:
