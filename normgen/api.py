@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from normgen import bundled
 from normgen.diagnostics import Source
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
     from normgen.ir.program import Definition, Program
     from normgen.package.records import Package
+    from normgen.package.spread import SpreadRecord
     from normgen.runtime.norm import Norm
+    from normgen.runtime.ranks.group import Ranks, Simulated
+    from normgen.runtime.ranks.norm import SpreadNorm
     from normgen.verify.report import Report
 
 NAMELESS = "<spec>"
@@ -28,8 +31,28 @@ NAMELESS = "<spec>"
 _PLAIN = (bool, int, float, str)
 
 
-def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
+@overload
+def load(source: str | os.PathLike[str], /, *, shard: None = None, **attrs: object) -> Norm: ...
+
+
+@overload
+def load(
+    source: str | os.PathLike[str], /, *, shard: Mapping[str, Ranks | Simulated], **attrs: object
+) -> SpreadNorm: ...
+
+
+def load(
+    source: str | os.PathLike[str],
+    /,
+    *,
+    shard: Mapping[str, Ranks | Simulated] | None = None,
+    **attrs: object,
+) -> Norm | SpreadNorm:
     """The norm of a spec: a path, a bundled name, or the spec's text; attr values as keywords.
+
+    shard: axes that are spread over ranks, each of which has a run of their elements: `{"D": ranks}`, with
+    `Simulated(n)` or an object that has `rank`, `size` and `gather`. Calls are then those of a rank: see
+    `SpreadNorm`.
 
     A path object, or one line ending in `.norm`, is a path; other text with white space in it is a spec; the
     rest names a bundled spec. Raises `SpecError` where the spec or an attr is at fault.
@@ -42,7 +65,35 @@ def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
     read = _source(source)
 
     stages = _Stages(read, attrs)
+    if shard is not None:
+        return _spread(read, attrs, stages, shard)
     return Norm(_package(read, attrs, lambda: stages.compilation), reference=Reference(stages.programs))
+
+
+def _spread(
+    source: Source, attrs: Mapping[str, object], stages: _Stages, shard: Mapping[str, Ranks | Simulated]
+) -> SpreadNorm:
+    from normgen.codegen.ranks import signature_package, spread_record, wanted_part
+    from normgen.runtime.ranks.norm import SpreadNorm
+
+    axes = sorted(shard)
+
+    def signature() -> Package:
+        made = stages.compilation
+        return signature_package(made.definition, made.derived)
+
+    def record(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
+        made = stages.compilation
+        program = dict(made.programs)[direction]
+        return spread_record(made.definition, wanted_part(program, wanted), axes)
+
+    def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
+        found: SpreadRecord = _cached(
+            "spread", source, attrs, (repr(axes), direction, *wanted), lambda: record(direction, wanted)
+        )
+        return found
+
+    return SpreadNorm(_cached("signature", source, attrs, (), signature), shard, compiled)
 
 
 @dataclass(frozen=True)
@@ -80,6 +131,7 @@ def check(
     dtype: str | None = None,
     samples: Mapping[str, str] | None = None,
     executors: Sequence[str] | None = None,
+    shard: Mapping[str, int] | None = None,
     quick: bool = False,
     thorough: bool = False,
     raise_exception: bool = True,
@@ -91,7 +143,8 @@ def check(
     sizes: lengths of axes, by name; the others take awkward lengths in turn.
     dtype: "f32", "f16" or "bf16", in place of mixtures of these.
     samples: what a tensor is drawn from, by name: "normal(0, 1)", "uniform(0.5, 1.5)", "constant(7)".
-    executors: of "host" and "cuda", where kernels run. quick: few cases, seconds. thorough: many more.
+    executors: of "host" and "cuda", where kernels run. shard: over how many simulated ranks axes are spread,
+    by name: these are checked in place of the norm on one rank, on the host. quick: few cases, seconds. thorough: many more.
 
     Returns what was found. Raises `CheckFailed`, an AssertionError that lists the failures, unless
     `raise_exception` is false; `SpecError` where the spec or an attr is at fault; ValueError for an option
@@ -107,7 +160,8 @@ def check(
         sizes=sizes,
         dtype=dtype,
         samples={name: parse_sample(text) for name, text in (samples or {}).items()},
-        executors=None if executors is None else tuple(executors),
+        executors=("host",) if shard else None if executors is None else tuple(executors),
+        shard=shard or None,
         thorough=thorough,
         quick=quick,
         threads=host_threads(),
@@ -141,17 +195,23 @@ def module_text(compilation: Compilation) -> str:
 
 def _package(source: Source, attrs: Mapping[str, object], compilation: Callable[[], Compilation]) -> Package:
     """The package of a spec: out of the cache, where it was compiled before by this very normgen."""
+    package: Package = _cached("package", source, attrs, (), lambda: compilation().package)
+    return package
+
+
+def _cached(
+    kind: str, source: Source, attrs: Mapping[str, object], parts: tuple[str, ...], make: Callable[[], Any]
+) -> Any:
+    """What the compiler makes of a spec. `kind`: a word for it; `parts`: what it depends on besides."""
     import pickle
 
     from normgen.cache_results import kept, sources
 
     if any(type(value) not in _PLAIN for value in attrs.values()):
-        return compilation().package
-    given = (source.name, source.text, repr(sorted(attrs.items())))
+        return make()
+    given = (source.name, source.text, repr(sorted(attrs.items())), *parts)
     # As safe as kernels are, which lie in the same folder: nobody else may write there.
-    content = kept("package", (sources(), *given), lambda: pickle.dumps(compilation().package))
-    package: Package = pickle.loads(content)
-    return package
+    return pickle.loads(kept(kind, (sources(), *given), lambda: pickle.dumps(make())))
 
 
 def _source(source: str | os.PathLike[str]) -> Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +13,7 @@ import click
 
 from normgen.cli import exits
 from normgen.cli.console import ask_for_a_report, colored, progress_bar, say
-from normgen.cli.options import attr_option, pairs, read_spec, size_option, spec_argument
+from normgen.cli.options import AXIS, attr_option, pairs, read_spec, size_option, spec_argument
 
 if TYPE_CHECKING:
     from normgen.diagnostics import Source
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from normgen.verify.run import Options
 
 SCHEMA = 1
-OPTIONS = {"sizes": "--size", "samples": "--sample"}
+OPTIONS = {"sizes": "--size", "samples": "--sample", "shard": "--shard"}
 
 
 @click.command("check", short_help="Check a spec: its derivative, its kernels.")
@@ -48,6 +49,13 @@ OPTIONS = {"sizes": "--size", "samples": "--sample"}
     callback=lambda _context, _parameter, given: _samples(given),
     help="What a tensor is drawn from: normal(0, 1), uniform(0.5, 1.5), constant(7).",
 )
+@click.option(
+    "--shard",
+    metavar="AXIS=RANKS",
+    multiple=True,
+    callback=lambda _context, _parameter, given: _ranks(given),
+    help="Spread an axis over so many simulated ranks, on the host, and check these in place of one.",
+)
 @click.option("--quick", is_flag=True, help="Few cases, for an answer within seconds.")
 @click.option("--thorough", is_flag=True, help="Many more cases.")
 @click.option("-v", "--verbose", is_flag=True, help="Every case in a line of its own.")
@@ -59,6 +67,7 @@ def check_command(
     executors: tuple[str, ...],
     attrs: dict[str, object],
     samples: dict[str, Sample],
+    shard: dict[str, int],
     quick: bool,
     thorough: bool,
     verbose: bool,
@@ -81,16 +90,19 @@ def check_command(
 
     if quick and thorough:
         raise click.UsageError("--quick and --thorough contradict each other")
+    if shard and "cuda" in executors:
+        raise click.UsageError("--shard simulates ranks on the host: leave out --executor cuda")
     source = read_spec(spec)
     options = Options(
         attrs=attrs,
         sizes=sizes,
         dtype=dtype,
         samples=samples,
-        executors=executors or None,
+        executors=("host",) if shard else executors or None,
         thorough=thorough,
         quick=quick,
         threads=host_threads(),
+        shard=shard or None,
     )
     _validate(source, options)
     rows = _collect(run(source, options))
@@ -132,6 +144,14 @@ def _validate(source: Source, options: Options) -> None:
     except Refused as fault:
         raise click.BadParameter(str(fault), param_hint=OPTIONS[fault.option]) from fault
     show_diagnostics(definition.warnings, source)
+
+
+def _ranks(given: tuple[str, ...]) -> dict[str, int]:
+    found = pairs(given, "--shard", "D=3", AXIS)
+    for axis, text in found.items():
+        if not re.fullmatch(r"[1-9][0-9]?", text):
+            raise click.BadParameter(f"{axis}={text}: from 1 to 99 ranks", param_hint="--shard")
+    return {axis: int(text) for axis, text in found.items()}
 
 
 def _samples(given: tuple[str, ...]) -> dict[str, Sample]:

@@ -41,6 +41,13 @@ STAGES = ("ast", "ir", "grad", "plan", "cuda")
     type=click.Choice((*DIRECTIONS, BOTH)),
     help="The directions of the summary, the plan (default: both) and the CUDA text (default: forward).",
 )
+@click.option(
+    "--shard",
+    "axes",
+    metavar="AXIS",
+    multiple=True,
+    help="Spread this axis over ranks, and show what they compute and exchange. May be given several times.",
+)
 @click.option("--html", is_flag=True, help="Write all of it as one page for a browser.")
 @click.option("--no-save", is_flag=True, help="Leave out what the forward saves for the backward.")
 @click.option(
@@ -60,6 +67,7 @@ def explain_command(
     dtype: str,
     arch: str,
     direction: str | None,
+    axes: tuple[str, ...],
     html: bool,
     no_save: bool,
     output: str,
@@ -72,10 +80,13 @@ def explain_command(
     kernel of every strategy, then for these sizes the schedules that are taken, more of the next best, and
     how many there are. With --emit cuda: the kernels of one call, with its constants and without what these
     decide, as one text for nvcc or NVRTC. With --html: mathematics, flow of data, kernels and their text,
-    with links between spec and statements, in one file that needs no network. Nothing is run; the device is
+    with links between spec and statements, in one file that needs no network. With --shard: what each of
+    several ranks computes that have a run of an axis, what they exchange, and what of each result they have. Nothing is run; the device is
     taken to be the usual one of the architecture, such as an H200 for sm_90, and what was tuned for one
     counts.
     """
+    if axes and (html or stage is not None):
+        raise click.UsageError("--shard shows what ranks exchange: leave out --emit and --html")
     if html and stage is not None:
         raise click.UsageError("--html shows every stage: leave out --emit")
     if stage != "cuda" and not html and output != "-":
@@ -96,6 +107,12 @@ def explain_command(
         click.echo(wrapped(show_ast(parse(read_spec(spec)))), nl=False)
         return
     made = checked(spec, attrs)
+    if axes:
+        from normgen.cli.ranks import explained
+
+        shown = DIRECTIONS if direction in (None, BOTH) else (direction,)
+        click.echo(wrapped(explained(made, axes, shown)), nl=False)
+        return
 
     def setting(usual: str) -> Setting:
         lengths = usual_sizes(made.package, sizes)

@@ -23,7 +23,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 LARGEST_SPEC = 50_000_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_AXIS = re.compile(r"[A-Z][A-Za-z0-9_]*|\.\.\.")
+AXIS = re.compile(r"[A-Z][A-Za-z0-9_]*|\.\.\.")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -135,7 +135,7 @@ def _attrs(given: tuple[str, ...]) -> dict[str, object]:
 
 def _sizes(given: tuple[str, ...]) -> dict[str, int]:
     sizes = {}
-    for axis, text in pairs(given, "--size", "D=4096", _AXIS).items():
+    for axis, text in pairs(given, "--size", "D=4096", AXIS).items():
         if not re.fullmatch(r"[0-9]{1,18}", text):
             raise click.BadParameter(f"{axis}={text}: a length is a whole number", param_hint="--size")
         sizes[axis] = int(text)

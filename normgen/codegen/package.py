@@ -21,9 +21,12 @@ from normgen.kernel.text import Wording
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
-def package(definition: Definition, derived: Program | None = None, forward: bool = True) -> Package:
+def package(
+    definition: Definition, derived: Program | None = None, forward: bool = True, backward_too: bool = True
+) -> Package:
     """The package of a checked spec, or of a level (see `ir.levels`). `derived`: its backward, where the
-    caller has derived it already. `forward`: whether its forward has kernels; that of a level is never run.
+    caller has derived it already. `forward`, `backward_too`: whether these have kernels; the forward of a
+    level is never run, and of a norm that is spread over ranks neither is.
 
     Raises `SpecError`: code `unsupported` where a direction has no kernel yet, `size` where planning takes
     too many steps (see `ir.limit`).
@@ -31,10 +34,12 @@ def package(definition: Definition, derived: Program | None = None, forward: boo
     if derived is None and definition.of:
         derived = backward(definition)
     with limited(definition, "planning"):
-        return _package(definition, derived, forward)
+        return _package(definition, derived, forward, backward_too)
 
 
-def _package(definition: Definition, derived: Program | None, with_forward: bool) -> Package:
+def _package(
+    definition: Definition, derived: Program | None, with_forward: bool, with_backward: bool
+) -> Package:
     program = definition.program
     params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
     reduced = reduced_axes(program)
@@ -43,7 +48,7 @@ def _package(definition: Definition, derived: Program | None, with_forward: bool
     forward = _pass(program, source, ways, frozenset(), reduced, of)
     gradients = None
     if derived:
-        ways = strategies(derived, source, f"{program.name}_backward")
+        ways = strategies(derived, source, f"{program.name}_backward") if with_backward else ()
         gradients = _pass(derived, source, ways, params, reduced, of)
         gradients = replace(gradients, made_of=_made_of(definition, derived))
     return Package(

@@ -74,7 +74,7 @@ def _backward(subject: Subject, norm: Norm, expectation: Expectation, memory: Me
     operands = _place_all(program.operands, case, expected, memory)
     operands |= {t.name: None for t in program.operands if t.role == "cotangent" and t.name in case.absent}
     tensors = [r.tensor for r in program.results if _is_wanted(r.tensor, case)]
-    dtypes = {t.name: _gradient_dtype(t, program, case) for t in tensors}
+    dtypes = {t.name: gradient_dtype(t, program, case) for t in tensors}
     out = _results(direction, tensors, dtypes, case, operands, memory)
     params = {t.name for t in subject.definition.program.operands if t.role == "param"}
     if case.accumulate:
@@ -105,7 +105,7 @@ def _source(gradient: Tensor) -> str:
     return gradient.name.removeprefix("d")
 
 
-def _gradient_dtype(tensor: Tensor, backward: Program, case: Case) -> str:
+def gradient_dtype(tensor: Tensor, backward: Program, case: Case) -> str:
     """That of its tensor; of a let, that of the first cotangent."""
     if _source(tensor) in case.dtypes:
         return case.dtypes[_source(tensor)]

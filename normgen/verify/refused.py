@@ -26,11 +26,13 @@ class Refused(ValueError):
 
 def checked_definition(source: Source, options: Options) -> Definition:
     """The definition that a check begins with. Raises `Refused`, and `SpecError` if it is none."""
+    from normgen.codegen.ranks import check_axes
     from normgen.dsl import load_definition
     from normgen.dsl.syntax import parse
 
     _check_choices(options)
     definition = load_definition(source, attr_choices(parse(source), options.attrs or {})[0])
+    check_axes(definition, frozenset(options.shard or ()))
     _check_sizes(definition.program, options.sizes or {})
     names = [tensor.name for tensor in (*definition.program.operands, *cotangent_tensors(definition))]
     for name in options.samples or {}:
@@ -44,6 +46,11 @@ def _check_choices(options: Options) -> None:
         raise Refused("quick", "quick and thorough contradict each other")
     if options.dtype not in (None, *DTYPES):
         raise Refused("dtype", f"no kernel is checked in {options.dtype}: take one of {', '.join(DTYPES)}")
+    counts = dict.fromkeys((options.shard or {}).values())
+    if len(counts) > 1 or any(count < 1 for count in counts):
+        raise Refused("shard", "axes are spread over the same ranks: as many for each, and at least 1")
+    if options.shard and "cuda" in (options.executors or ()):
+        raise Refused("executors", "ranks are simulated on the host")
     for name in options.executors or ():
         if name not in EXECUTORS:
             raise Refused("executors", f"no executor is called {name}: they are {', '.join(EXECUTORS)}")

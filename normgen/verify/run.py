@@ -40,7 +40,8 @@ MOST_THREADS = 16
 class Options:
     """What to check and where. `executors`: "host" and "cuda"; None is the host, and the GPU where there is
     one. `quick`: few cases, each run with checks alone. `threads`: so many cases at a time on the host, whose
-    time goes into compiling."""
+    time goes into compiling. `shard`: over how many simulated ranks axes are spread; then those are checked
+    in place of the norm on one, on the host."""
 
     attrs: Mapping[str, object] | None = None
     sizes: Mapping[str, int] | None = None
@@ -52,6 +53,7 @@ class Options:
     only: int | None = None
     quick: bool = False
     threads: int = 1
+    shard: Mapping[str, int] | None = None
 
 
 def run(source: Source, options: Options | None = None) -> Iterator[Event]:
@@ -117,7 +119,7 @@ class _Check:
         from normgen.dsl import load_definition
 
         definition = load_definition(self.source, self.attrs)
-        groups = self._groups(definition) if self.options.kernels else []
+        groups = self._groups(definition) if self.options.kernels and not self.options.shard else []
         mine = self._mine(groups)
         cases = case_lists.in_reason(definition, mine)
         return _Plan(definition, groups, cases, len(mine) - len(cases))
@@ -142,6 +144,9 @@ class _Check:
         scalars = scalar_values(definition.program)
         yield from self._derivatives(definition, derived, scalars)
         if not self.options.kernels:
+            return
+        if self.options.shard:
+            yield from self._spread(definition, derived, scalars, self.options.shard)
             return
         try:
             made = package(definition, derived)
@@ -168,6 +173,26 @@ class _Check:
             yield from ran.job.rows(ran.expectation, ran.drawn, threads=False)
             text = f"{self.name} {self.attrs_text} {ran.job.case.shape_text}"
             yield Progress(index + 1, total, " ".join(text.split()))
+
+    def _spread(
+        self,
+        definition: Definition,
+        derived: Program | None,
+        scalars: Mapping[str, float],
+        axes: Mapping[str, int],
+    ) -> Iterator[Row]:
+        from normgen.verify import ranks
+
+        options = self.options
+        place = next((place for place in self.places if place.name.startswith("host")), None)
+        if place is None:
+            return
+        count = ranks.QUICK if options.quick else len(ranks.SHAPES) if options.thorough else ranks.USUAL
+        sets = (same_dtype(options.dtype),) if options.dtype else DTYPE_SETS
+        norm = ranks.spread_norm(definition, derived, axes, place.executor)
+        cases = ranks.spread_cases(definition, axes, options.sizes or {}, sets, count)
+        subject = ranks.SpreadSubject(definition, derived, norm)
+        yield from ranks.spread_rows(self.row, subject, cases, scalars, options.samples, place.name)
 
     def _job(
         self,

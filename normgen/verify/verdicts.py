@@ -40,14 +40,20 @@ def verdicts(
         except (ToolchainMissing, DeviceMissing):
             raise
         except Exception as fault:  # whatever goes wrong is the row's verdict, and the next case still runs
-            internal = not isinstance(fault, _FOUND)
-            note = _first_lines(fault, with_place=internal)
-            yield row("kernels", FAILED, worst=float("inf"), note=note, internal=internal, **about)
+            yield broken(row, fault, about)
             continue
-        yield _verdict(row, outcomes, about, drawn.finite)
+        yield verdict(row, outcomes, about, drawn.finite)
 
 
-def _verdict(row: MakeRow, outcomes: list[Outcome], about: Mapping[str, str], finite: bool) -> Row:
+def broken(row: MakeRow, fault: Exception, about: Mapping[str, str]) -> Row:
+    """The row of a direction that ended in an error."""
+    internal = not isinstance(fault, _FOUND)
+    note = _first_lines(fault, with_place=internal)
+    return row("kernels", FAILED, worst=float("inf"), note=note, internal=internal, **about)
+
+
+def verdict(row: MakeRow, outcomes: list[Outcome], about: Mapping[str, str], finite: bool) -> Row:
+    """The row of one direction, of what was compared in it."""
     if not outcomes:
         return row("kernels", SKIPPED, note="no results", **about)
     worst = max(outcomes, key=lambda o: (not o.comparison.ok, o.comparison.worst))

@@ -111,9 +111,10 @@ class Locals:
         """The program with its operands, axes and numbers."""
         roots, rank = _roots(plain), self.names.rank
         read = tensors_read(roots) | {u.state for u in plain.updates}
-        gathered = (replace(t, dims=((rank,), *t.dims)) for t in self.told)
+        gathered = (replace(t, role="input", dims=((rank,), *t.dims)) for t in self.told)
         counts = (_float_tensor(self.names.count(axis), ((rank,),)) for axis in sorted(self.names.axes))
-        every = (*self.program.operands, *more, *gathered, *counts)
+        handed = (replace(t, role="input") for t in more)
+        every = (*self.program.operands, *handed, *gathered, *counts)
         operands = tuple(t for t in every if t.name in read)
         scalars = {node.name for node in walk(*roots) if isinstance(node, Scalar)}
         declared = {a.name for a in self.program.attrs}

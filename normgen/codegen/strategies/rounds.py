@@ -22,7 +22,7 @@ from normgen.ir.kinds import Kind, Kinds
 from normgen.ir.nodes import Expr, Reduce, reductions, walk
 from normgen.ir.program import Result
 
-LEAST = const(Fraction(-340282346638528859811704183484516925440))  # of float32
+LEAST = const(Fraction("-3.4028234e38"))  # of float32, to which it rounds
 
 
 @dataclass

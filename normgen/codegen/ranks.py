@@ -1,0 +1,130 @@
+"""A definition whose axes are spread over ranks -> the records of its local programs; and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from normgen.codegen.package import package
+from normgen.codegen.strategies.local import Names
+from normgen.codegen.strategies.ranks import Spread, spread
+from normgen.diagnostics import Diagnostic, Label, Source, SpecError
+from normgen.ir.kinds import Unspreadable
+from normgen.ir.nodes import Expr, walk
+from normgen.ir.program import Definition, Program, Tensor
+from normgen.package.records import Package, TensorRecord
+from normgen.package.spread import SpreadRecord, StageRecord
+
+CODE = "spread"
+
+
+def wanted_part(program: Program, wanted: Iterable[str] | None) -> Program:
+    """A program with some of its results alone, by name; all of them by default."""
+    names = {r.tensor.name for r in program.results} if wanted is None else set(wanted)
+    return replace(program, results=tuple(r for r in program.results if r.tensor.name in names))
+
+
+def spread_program(definition: Definition, program: Program, axes: Iterable[str]) -> Spread:
+    """The local programs of a direction. Raises `SpecError` (code `spread`) for axes that cannot be."""
+    chosen = frozenset(axes)
+    check_axes(definition, chosen)
+    cotangents = [t.name for t in program.operands if t.role == "cotangent"]
+    try:
+        return spread(program, chosen, cotangents)
+    except Unspreadable as fault:
+        raise _refused(definition, program, fault) from fault
+
+
+def spread_record(definition: Definition, program: Program, axes: Iterable[str]) -> SpreadRecord:
+    """The same, compiled. Raises what `package` raises too."""
+    made = spread_program(definition, program, axes)
+    source, names = definition.source, made.names
+    every = [axis.name for axis in program.axes]
+    return SpreadRecord(
+        axes=tuple(sorted(names.axes)),
+        rounds=tuple(_stage(each, source, made) for each in made.rounds),
+        merge=_stage(made.merge, source, made),
+        apply=_stage(made.apply, source, made),
+        placements=tuple(made.placements.items()),
+        sizes=tuple((names.size(axis), axis) for axis in sorted(names.axes)),
+        lengths=tuple((names.length(axis), axis) for axis in every),
+        counts=tuple((names.count(axis), axis) for axis in sorted(names.axes)),
+    )
+
+
+def signature_package(definition: Definition, derived: Program | None) -> Package:
+    """What calls of a norm take and return: its package without kernels."""
+    return package(definition, derived, forward=False, backward_too=False)
+
+
+def _stage(program: Program, source: Source, made: Spread) -> StageRecord:
+    if not program.results and not program.updates:
+        return StageRecord(None)
+    temporaries = [r.tensor for r in program.results if r.tensor.role == "temporary"]
+    told = [tensor for tensor in temporaries if tensor.name in made.parts]
+    outputs = tuple(
+        replace(r, tensor=replace(r.tensor, role="output")) if r.tensor.role == "temporary" else r
+        for r in program.results
+    )
+    plain = Definition(replace(program, results=outputs), (), (), source, ())
+    compiled = package(plain)
+    record = replace(compiled.forward, reduced=())
+    values = {r.tensor.name: r.expr for r in program.results} | {u.state: u.expr for u in program.updates}
+    return StageRecord(
+        replace(compiled, forward=record),
+        tuple((_told(t), made.parts[t.name]) for t in told),
+        tuple(t.name for t in temporaries if t not in told),
+        tuple((name, _concerned(value, made.names)) for name, value in values.items()),
+    )
+
+
+def _told(tensor: Tensor) -> TensorRecord:
+    return TensorRecord(tensor.name, "output", tensor.dims, "f32")
+
+
+def _concerned(value: Expr, names: Names) -> tuple[str, ...]:
+    return tuple(sorted({axis for node in walk(value) for axis in node.axes} & names.axes))
+
+
+# ------------------------------------------------------------------------------------------ refusals
+
+
+def check_axes(definition: Definition, axes: frozenset[str]) -> None:
+    """Refuse axes that cannot be spread whatever is computed: unknown ones, fixed ones, two in a tensor."""
+    program = definition.program
+    tensors = [*program.operands, *(r.tensor for r in program.results)]
+    fixed = {axis.name: axis.extent for axis in program.axes if axis.extent is not None}
+    known = list(dict.fromkeys(axis for tensor in tensors for axis in tensor.order))
+    free = [axis for axis in known if axis not in fixed]
+    for axis in sorted(axes):
+        if axis not in known:
+            message = f"{program.name} has no axis {axis!r} to spread"
+            raise _fault(definition, message, tensors[0], f"it has {', '.join(free)}")
+        if axis in fixed:
+            where = next(tensor for tensor in tensors if axis in tensor.axes)
+            message = f"{program.name}: {axis} is fixed to {fixed[axis]}, so ranks cannot have runs of it"
+            raise _fault(definition, message, where, f"spread another axis: {', '.join(free)}")
+    for tensor in tensors:
+        both = [axis for axis in tensor.order if axis in axes]
+        if len(both) > 1:
+            message = f"{tensor.name} has two spread axes, {both[0]} and {both[1]}"
+            raise _fault(definition, message, tensor, "spread one of them")
+
+
+def _refused(definition: Definition, program: Program, fault: Unspreadable) -> SpecError:
+    """What is said of a value that no rank can compute: where the spec makes it, and what to do."""
+    values = [(b.span, b.expr) for b in definition.program.bindings]
+    values += [(r.tensor.span, r.expr) for r in definition.program.results]
+    tensors = [t for t in definition.program.operands if fault.axis in t.axes]
+    spans = [span for span, value in values if fault.node in set(walk(value))]
+    spans += [tensor.span for tensor in tensors]
+    labels = tuple(Label(span) for span in spans if span is not None)[:1]
+    others = [a.name for a in program.axes if a.extent is None and a.name != fault.axis]
+    cure = f"spread another axis ({', '.join(others)}), or gather {fault.axis} before the call"
+    message = f"{definition.program.name} {fault.reason}"
+    return SpecError([Diagnostic(CODE, message, labels, (cure,))], definition.source)
+
+
+def _fault(definition: Definition, message: str, tensor: Tensor, cure: str) -> SpecError:
+    labels = (Label(tensor.span),) if tensor.span is not None else ()
+    return SpecError([Diagnostic(CODE, message, labels, (cure,))], definition.source)

@@ -1,0 +1,45 @@
+"""A direction of a norm whose axes are spread over ranks, as local programs that are packages of their own.
+
+What a call does of these is in `runtime/ranks`: each round and an exchange of what it told, then `merge` and
+`apply`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.package.records import Package, TensorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """A local program. `package` has a forward alone, and is None where there is nothing to compute.
+
+    `told`: the results that are exchanged, each with the part that a rank has of its value: of a sum, a
+    maximum or a minimum. `handed`: those that later stages read. `concerned`: of each result and updated
+    state, the spread axes that it is made of elements along: a rank that has none of these computes nothing.
+    """
+
+    package: Package | None
+    told: tuple[tuple[TensorRecord, str], ...] = ()
+    handed: tuple[str, ...] = ()
+    concerned: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadRecord:
+    """One direction whose `axes` are spread.
+
+    `placements`: whether a rank has a "shard", the "whole" or a "part" of the sum of each result, and of each
+    updated state as `update:<state>`. `sizes`, `lengths`: the number that a stage takes for the global length
+    of an axis, and for that on a rank. `counts`: the tensor that holds the lengths on all ranks.
+    """
+
+    axes: tuple[str, ...]
+    rounds: tuple[StageRecord, ...]
+    merge: StageRecord
+    apply: StageRecord
+    placements: tuple[tuple[str, str], ...]
+    sizes: tuple[tuple[str, str], ...]
+    lengths: tuple[tuple[str, str], ...]
+    counts: tuple[tuple[str, str], ...]

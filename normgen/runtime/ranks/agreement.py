@@ -1,0 +1,60 @@
+"""Whether ranks make the same call: the first exchange of each, of a few numbers whatever the call.
+
+Each rank tells digests of what it is about to do, and its lengths of the spread axes. Where the digests
+differ, or a rank cannot make its call, they exchange in words what they meant, and every rank raises an error
+that names who differs. Without that, ranks would exchange arrays of different shapes, which hangs or aborts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgen.runtime.ranks.group import PeerFault
+
+MOST_AXES = 4
+FAULT = "fault"
+_HEAD = 3  # a digest, whether the rank cannot make the call, bytes of words; lengths follow
+_CURE = "all ranks make the same calls, in the same order"
+
+
+def agree(
+    norm: str, meant: Mapping[str, str], lengths: Sequence[int], fault: Exception | None
+) -> Generator[Any, Any, NDArray[np.int64]]:
+    """The lengths of the spread axes on all ranks, [size, axes], once ranks agree on what is `meant`: words
+    by topic, the most telling first. `fault`: why this rank cannot make the call; it is raised once the
+    others know. ValueError where ranks disagree, `PeerFault` where another has a fault."""
+    words = json.dumps({FAULT: str(fault)} if fault is not None else dict(meant)).encode()
+    digest = blake2b(words, digest_size=7).digest()
+    head = np.zeros(_HEAD + MOST_AXES, np.int64)
+    head[:_HEAD] = int.from_bytes(digest, "little"), fault is not None, len(words)
+    head[_HEAD : _HEAD + len(lengths)] = lengths
+    heads = yield head
+    if (heads[:, 0] == heads[0, 0]).all() and not heads[:, 1].any():
+        return np.asarray(heads[:, _HEAD : _HEAD + len(lengths)])
+    told = np.zeros(int(heads[:, 2].max()), np.uint8)
+    told[: len(words)] = np.frombuffer(words, np.uint8)
+    texts = yield told
+    if fault is not None:
+        raise fault
+    every = [json.loads(bytes(text[: int(size)])) for text, size in zip(texts, heads[:, 2], strict=True)]
+    for rank, theirs in enumerate(every):
+        if FAULT in theirs:
+            raise PeerFault(f"{norm}: rank {rank} could not make the call: {theirs[FAULT]}")
+    raise ValueError(difference(every))
+
+
+def difference(every: Sequence[Mapping[str, str]]) -> str:
+    """The first thing that ranks mean differently, with two of them that do."""
+    first = every[0]
+    for rank, theirs in enumerate(every):
+        for topic in dict.fromkeys((*first, *theirs)):
+            mine, other = first.get(topic, f"has no {topic}"), theirs.get(topic, f"has no {topic}")
+            if mine != other:
+                return f"rank {rank} {other}, rank 0 {mine}: {_CURE}"
+    raise AssertionError("digests differ, and words do not")

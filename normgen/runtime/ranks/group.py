@@ -1,0 +1,84 @@
+"""What ranks are to a norm: who there is, and a way to have what each of them has.
+
+A call of one rank is a generator: it yields an array that all ranks are to have, and is sent what all of them
+have yielded. So one call serves ranks that are processes and ranks that are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+# Yields an array; is sent those of all ranks, with a first axis of ranks; returns what a rank is to have.
+RankCall = Generator[Any, Any, Any]
+
+
+class Ranks(Protocol):
+    """The ranks that an axis is spread over, as one of them sees them.
+
+    `gather` takes a NumPy array and returns those that all ranks gave, which have the same shape and element
+    type, in the order of ranks: an array of shape [size, *array.shape]. All ranks call it in the same order.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def gather(self, array: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """So many ranks in one process, for tests and to try things out: calls take and return lists, with an
+    array for each rank."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"Simulated takes a number of ranks, at least 1, not {self.size!r}")
+
+
+class PeerFault(RuntimeError):
+    """Another rank could not make the call, for a reason that is its own."""
+
+
+def run_alone(call: RankCall, ranks: Ranks) -> Any:
+    """The result of a call of this rank, which meets the others in `ranks.gather`."""
+    answer = None
+    while True:
+        try:
+            told = call.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = np.asarray(ranks.gather(told))
+        if answer.shape != (ranks.size, *told.shape) or answer.dtype != told.dtype:
+            raise ValueError(
+                f"gather gave {answer.dtype} of shape {answer.shape} for {told.dtype} of shape {told.shape}: "
+                f"it must give what all {ranks.size} ranks gave, one after the other"
+            )
+
+
+def run_together(calls: Sequence[RankCall]) -> list[Any]:
+    """The results of the calls of all ranks, made in turns. Where some fail, what the first of them raised
+    that did not fail for another's sake."""
+    answer = None
+    while True:
+        told, done, faults = [], [], []
+        for call in calls:
+            try:
+                told.append(call.send(answer))
+            except StopIteration as stop:
+                done.append(stop.value)
+            except Exception as fault:
+                faults.append(fault)
+        if faults:
+            raise next((fault for fault in faults if not isinstance(fault, PeerFault)), faults[0])
+        if done:
+            return done
+        answer = np.stack(told)

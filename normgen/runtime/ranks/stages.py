@@ -1,0 +1,145 @@
+"""The local programs of a direction, run on one rank: kernels, and between them what all ranks have told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from normgen import arrays
+from normgen.arrays.views import View
+from normgen.launching.layout import Lengths, Shape, shape_of
+from normgen.package.direction import directions, result_tuple
+from normgen.package.spread import SpreadRecord, StageRecord
+from normgen.runtime.calls.assemble import Executors, Planner
+from normgen.runtime.calls.dispatch import Dispatcher
+from normgen.runtime.ranks.group import RankCall
+
+# What a rank without elements tells, by the part that it has.
+_IDENTITY = {"sum": 0.0, "max": -np.inf, "min": np.inf}
+_ALIGNED = 4  # floats of 16 bytes: where each tensor begins in what is exchanged
+
+Numbers = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCall:
+    """A call of one rank: its arrays by name, None for those left out, and what it is to make of them."""
+
+    operands: Mapping[str, Any]
+    numbers: Numbers
+    like: View  # of an operand: whose library makes the results
+    lengths: Lengths  # on this rank
+    results: Mapping[str, tuple[Shape, str]]  # that are wanted: shape and element type
+    types: Mapping[str, str]  # of operands
+    idle: bool  # nothing is wanted, or all cotangents are zero
+
+    def zeros(self) -> dict[str, Any]:
+        """The wanted results, of zeros."""
+        return {n: arrays.zeros(self.like, shape, dtype) for n, (shape, dtype) in self.results.items()}
+
+
+class Stage:
+    """A local program, ready to be called."""
+
+    def __init__(self, record: StageRecord, executors: Executors, planner: Planner) -> None:
+        self.told, self.handed = record.told, record.handed
+        self.concerned = dict(record.concerned)
+        self.dispatcher = None
+        self.numbers: tuple[str, ...] = ()
+        if record.package is not None:
+            self.numbers = tuple(attr.name for attr in record.package.attrs)
+            direction, _ = directions(record.package)
+            result = result_tuple(direction.result_type, tuple(direction.results))
+            self.dispatcher = Dispatcher(direction, record.package, result, executors, planner)
+
+    def run(
+        self,
+        hold: Mapping[str, Any],
+        numbers: Numbers,
+        out: Mapping[str, Any],
+        types: Mapping[str, str],
+        empty: Collection[str],
+    ) -> dict[str, Any]:
+        """Its results by name: those in `out` are written there; of the others, what is handed on is made.
+        `empty`: spread axes along which this rank has no elements."""
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return {}
+        direction = dispatcher.direction
+        idle = {name for name, axes in self.concerned.items() if not set(axes).isdisjoint(empty)}
+        asked = {*self.handed, *out} - idle
+        wanted = tuple(name for name in direction.results if name in asked)
+        if not wanted and not direction.updated - idle:
+            return {}
+        named = {name: hold.get(name) for name in direction.operands}
+        attrs = {name: numbers[name] for name in self.numbers}
+        request = dispatcher.arguments.request((), {**named, **attrs})
+        read = {name: type_ for name, type_ in types.items() if named.get(name) is None}
+        made = dispatcher.run(
+            request._replace(
+                wanted=wanted,
+                out={name: out[name] for name in wanted if name in out},
+                types=tuple(read.items()),
+            )
+        )
+        return {name: value for name, value in made._asdict().items() if value is not None}
+
+
+class Stages:
+    """The local programs of a direction. Any number of threads may run calls of them."""
+
+    def __init__(self, record: SpreadRecord, executors: Executors, planner: Planner) -> None:
+        self.record = record
+        self.rounds = [Stage(each, executors, planner) for each in record.rounds]
+        self.merge, self.apply = (Stage(each, executors, planner) for each in (record.merge, record.apply))
+
+    def run(self, call: LocalCall, every: Mapping[str, np.ndarray[Any, Any]]) -> RankCall:
+        """The wanted results of a call by name. `every`: of each spread axis the lengths on all ranks."""
+        record = self.record
+        empty = {axis for axis in record.axes if call.lengths.axes.get(axis) == 0}
+        numbers = {
+            **call.numbers,
+            **{name: float(every[axis].sum()) for name, axis in record.sizes},
+            **{name: float(call.lengths.axes.get(axis, 0)) for name, axis in record.lengths},
+        }
+        counts = {name: every[axis].astype(np.float32) for name, axis in record.counts}
+        hold: dict[str, Any] = {**call.operands, **counts}
+        made = call.zeros()  # what a rank without elements leaves as it is
+        for stage in self.rounds:
+            told = _Told(stage.told, call.lengths)
+            stage.run(hold, numbers, {**made, **told.pieces}, call.types, empty)
+            hold |= told.of_all((yield told.floats))
+        hold |= self.merge.run(hold, numbers, made, call.types, ())
+        self.apply.run(hold, numbers, made, call.types, empty)
+        return made
+
+
+class _Told:
+    """What a rank tells in a round: tensors that lie one after the other in an array of floats."""
+
+    def __init__(self, told: Any, lengths: Lengths) -> None:
+        self.places: dict[str, tuple[int, Shape]] = {}
+        size = 0
+        for record, _ in told:
+            shape = shape_of(record, lengths)
+            self.places[record.name] = size, shape
+            size += -(-prod(shape) // _ALIGNED) * _ALIGNED
+        self.floats = np.zeros(size, np.float32)
+        self.pieces = {
+            name: self.floats[at : at + prod(shape)].reshape(shape)
+            for name, (at, shape) in self.places.items()
+        }
+        for record, part in told:
+            self.pieces[record.name][...] = _IDENTITY[part]
+
+    def of_all(self, gathered: Any) -> dict[str, Any]:
+        """The tensors of all ranks, with a first axis of ranks."""
+        count = len(gathered)
+        return {
+            name: np.ascontiguousarray(gathered[:, at : at + prod(shape)]).reshape(count, *shape)
+            for name, (at, shape) in self.places.items()
+        }

@@ -1,0 +1,241 @@
+"""A norm whose axes are spread over simulated ranks, against the unsharded float64 reference.
+
+A case is drawn and bounded as any other; its arrays are cut, each rank calls with its shards, and what
+ranks have of a result is put together again: shards one after the other, parts as their sum. What is whole
+must have the same bits on all ranks. Runs are alike, of different lengths, and empty on some ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgen.codegen.ranks import signature_package, spread_record, wanted_part
+from normgen.counting import counted
+from normgen.dtypes import DTYPES, round_to
+from normgen.errors import DeviceMissing, ToolchainMissing
+from normgen.ir.program import Definition, Program, Tensor
+from normgen.package.spread import SpreadRecord
+from normgen.runtime.norm import Norm
+from normgen.runtime.ranks.group import Simulated
+from normgen.runtime.ranks.norm import SpreadNorm
+from normgen.verify.cases import Case, DtypeSet, make_case
+from normgen.verify.compare import WRONG, compare
+from normgen.verify.draw import Drawn, Sample, draw
+from normgen.verify.events import Row
+from normgen.verify.expected import Expectation, Expected, Subject
+from normgen.verify.kernels import Outcome, gradient_dtype
+from normgen.verify.verdicts import MakeRow, broken, verdict
+
+# Rows and widths; those after the first few are for a thorough check.
+SHAPES = ((3, 37), (2, 5), (33, 128), (1, 1000), (5, 3), (7, 100))
+QUICK, USUAL = 1, 3
+# Of an element type, what rounding to it is off by at most, relative and absolute.
+_ROUNDING = {"f32": (2.0**-24, 2.0**-149), "f16": (2.0**-11, 2.0**-25), "bf16": (2.0**-8, 2.0**-134)}
+Runs = tuple[int, ...]
+
+
+def runs_of(length: int, count: int, turn: int) -> Runs:
+    """The lengths of an axis on so many ranks: nearly alike; or in turn larger, with none in the middle."""
+    if turn % 2 == 0 or count == 1:
+        return tuple(len(part) for part in np.array_split(np.arange(length), count))
+    shares = np.arange(1, count + 1, dtype=np.float64)
+    shares[count // 2] = 0
+    ends = np.round(length * np.cumsum(shares) / shares.sum()).astype(int)
+    return tuple(int(n) for n in np.diff(ends, prepend=0))
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadCase:
+    """A case with the lengths that its spread axes have on each rank."""
+
+    case: Case
+    runs: Mapping[str, Runs]
+
+    @property
+    def text(self) -> str:
+        """The lengths, for the table."""
+        cut = ", ".join(f"{axis} in {'+'.join(map(str, lengths))}" for axis, lengths in self.runs.items())
+        return f"{self.case.shape_text}, {cut}"
+
+    def local(self, rank: int) -> Case:
+        """The case of one rank."""
+        own = {axis: lengths[rank] for axis, lengths in self.runs.items()}
+        rest = (own["..."],) if "..." in own else self.case.rest
+        return replace(self.case, extents={**self.case.extents, **own}, rest=rest)
+
+    def cut(self, tensor: Tensor, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Of a tensor, by axes, what each rank has, as its arrays lie in memory."""
+        count = len(next(iter(self.runs.values())))
+        pieces = [values] * count
+        for axis in set(self.runs).intersection(tensor.order):
+            ends = np.cumsum(self.runs[axis])[:-1]
+            pieces = np.split(values, ends, axis=tensor.order.index(axis))
+        kind = DTYPES[self.case.dtypes[tensor.name]].numpy
+        return [
+            np.asarray(round_to(piece, self.case.dtypes[tensor.name]), kind)
+            .reshape(self._shape(tensor, rank))
+            .copy()
+            for rank, piece in enumerate(pieces)
+        ]
+
+    def _shape(self, tensor: Tensor, rank: int) -> tuple[int, ...]:
+        return self.local(rank).memory_shape(tensor)
+
+    def joined(self, tensor: Tensor, placement: str, parts: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
+        """A result by axes, of what the ranks have of it; None where a whole one differs between ranks."""
+        every = [
+            part.reshape([self.local(rank).extents[axis] for axis in tensor.order])
+            for rank, part in enumerate(parts)
+        ]
+        if placement == "shard":
+            axis = next(axis for axis in tensor.order if axis in self.runs)
+            return np.concatenate(every, axis=tensor.order.index(axis))
+        if placement == "whole":
+            return every[0] if all(each.tobytes() == every[0].tobytes() for each in every) else None
+        return np.asarray(np.sum([each.astype(np.float64) for each in every], axis=0))
+
+
+def spread_cases(
+    definition: Definition,
+    axes: Mapping[str, int],
+    sizes: Mapping[str, int],
+    sets: Sequence[DtypeSet],
+    count: int,
+) -> Iterator[SpreadCase]:
+    """Cases of several shapes, element types and runs. `axes`: over how many ranks each is spread."""
+    for turn, (rows, width) in enumerate(SHAPES[:count]):
+        case = make_case(definition, rows, width, sets[turn % len(sets)], sizes)
+        if "..." in axes:
+            case = replace(case, rest=(case.extents["..."],))
+        runs = {axis: runs_of(case.extents[axis], ranks, turn) for axis, ranks in axes.items()}
+        yield SpreadCase(replace(case, seed=3000 + turn), runs)
+
+
+def spread_norm(
+    definition: Definition, derived: Program | None, axes: Mapping[str, int], executor: Any
+) -> SpreadNorm:
+    """The norm on simulated ranks. Raises `SpecError` for axes that cannot be spread."""
+    programs = {"forward": definition.program, "backward": derived}
+
+    def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
+        program = programs[direction]
+        assert program is not None
+        return spread_record(definition, wanted_part(program, wanted), axes)
+
+    shard = {axis: Simulated(count) for axis, count in axes.items()}
+    package = signature_package(definition, derived)
+    return SpreadNorm(package, shard, compiled, executors=lambda _: executor)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadSubject:
+    """A norm on simulated ranks, with its mathematics in both directions."""
+
+    definition: Definition
+    backward: Program | None
+    norm: SpreadNorm
+
+    def expectation(self, each: SpreadCase, drawn: Drawn, scalars: Mapping[str, float]) -> Expectation:
+        """What a case must give, on all ranks together."""
+        subject = Subject(self.definition, self.backward, Norm(self.norm.package))
+        return Expectation(subject, each.case, drawn, scalars)
+
+    def forward(self, each: SpreadCase, expectation: Expectation) -> Iterator[Outcome]:
+        """Every result of the forward, and every state that it updates, compared."""
+        program, expected = self.definition.program, expectation.forward
+        operands = _operands(program, each, expected)
+        given: dict[str, Any] = {**operands, **self._numbers(expectation)}
+        made = self.norm.forward(**given)
+        for result in program.results:
+            name = result.tensor.name
+            found = _Found(name, getattr(made, name), each.case.dtypes[name])
+            yield self._compared(each, "forward", result.tensor, found, expected)
+        states = {t.name: t for t in program.operands if t.role == "state"}
+        for update in program.updates:
+            found = _Found(f"update:{update.state}", operands[update.state], each.case.dtypes[update.state])
+            yield self._compared(each, "forward", states[update.state], found, expected)
+
+    def gradients(self, each: SpreadCase, expectation: Expectation) -> Iterator[Outcome]:
+        """Every gradient, compared."""
+        program, expected = self.backward, expectation.backward
+        assert program is not None
+        dtypes = {r.tensor.name: gradient_dtype(r.tensor, program, each.case) for r in program.results}
+        declared = {t.name for t in self.definition.program.operands}
+        told = {name[1:]: dtype for name, dtype in dtypes.items() if name[1:] in declared}
+        given: dict[str, Any] = {**_operands(program, each, expected), **self._numbers(expectation)}
+        made = self.norm.backward(**given, dtypes=told)
+        for result in program.results:
+            name = result.tensor.name
+            found = _Found(name, getattr(made, name), dtypes[name])
+            yield self._compared(each, "backward", result.tensor, found, expected)
+
+    def _numbers(self, expectation: Expectation) -> dict[str, float]:
+        return {attr.name: expectation.scalars[attr.name] for attr in self.norm.package.attrs}
+
+    def _compared(
+        self, each: SpreadCase, direction: str, tensor: Tensor, found: _Found, expected: Expected
+    ) -> Outcome:
+        name, dtype, parts = found.name, found.dtype, found.parts
+        if any(part.dtype != DTYPES[dtype].numpy for part in parts):
+            return Outcome(direction, f"{name} ({parts[0].dtype}, not {dtype})", dtype, WRONG)
+        placement = self.norm.placements[name]
+        got = each.joined(tensor, placement, parts)
+        if got is None:
+            return Outcome(direction, f"{name} (which differs between ranks)", dtype, WRONG)
+        bounds = np.asarray(expected.bounds[name], np.float64)
+        if placement == "part":  # each of them is rounded
+            relative, least = _ROUNDING[dtype]
+            magnitudes = np.sum([np.abs(p.astype(np.float64)).reshape(got.shape) for p in parts], axis=0)
+            bounds, dtype = bounds + relative * magnitudes + least * len(parts), "f64"
+        return Outcome(direction, name, dtype, compare(got, dtype, expected.truth[name], bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the ranks have of a result, and the element type that it is to have."""
+
+    name: str
+    parts: list[NDArray[Any]]
+    dtype: str
+
+
+def _operands(program: Program, each: SpreadCase, expected: Expected) -> dict[str, list[NDArray[Any]]]:
+    return {t.name: each.cut(t, expected.arrays[t.name]) for t in program.operands}
+
+
+def spread_rows(
+    row: MakeRow,
+    subject: SpreadSubject,
+    cases: Iterable[SpreadCase],
+    scalars: Mapping[str, float],
+    samples: Mapping[str, Sample] | None,
+    place: str,
+) -> Iterator[Row]:
+    """A row for each direction of each case. `place`: where kernels run."""
+    for each in cases:
+        drawn = draw(subject.definition, each.case, scalars, samples)
+        expectation = subject.expectation(each, drawn, scalars)
+        runs = (("forward", subject.forward), ("backward", subject.gradients if subject.backward else None))
+        for direction, run in runs:
+            if run is None:
+                continue
+            about = {
+                "direction": direction,
+                "shape": each.text,
+                "dtypes": each.case.dtype_name,
+                "executor": f"{place}, {counted(subject.norm.ranks.size, 'rank')}",
+                "drawn": drawn.text,
+            }
+            try:
+                found = list(run(each, expectation))
+            except (ToolchainMissing, DeviceMissing):
+                raise
+            except Exception as fault:  # the row's verdict, whatever it is, and the next case still runs
+                yield broken(row, fault, about)
+            else:
+                yield verdict(row, found, about, drawn.finite)
