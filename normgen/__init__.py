@@ -15,14 +15,25 @@ if TYPE_CHECKING:
     from normgen.api import check, compile_spec, load
     from normgen.devices.executors import use_driver
     from normgen.diagnostics import SpecError
+    from normgen.runtime.ranks.group import Simulated
     from normgen.verify.report import CheckFailed
 
 __version__ = "0.1.0"
 
-__all__ = ["CheckFailed", "SpecError", "__version__", "check", "compile_spec", "load", "use_driver"]
+__all__ = [
+    "CheckFailed",
+    "Simulated",
+    "SpecError",
+    "__version__",
+    "check",
+    "compile_spec",
+    "load",
+    "use_driver",
+]
 
 _HOMES = {
     "CheckFailed": "normgen.verify.report",
+    "Simulated": "normgen.runtime.ranks.group",
     "SpecError": "normgen.diagnostics",
     "check": "normgen.api",
     "compile_spec": "normgen.api",

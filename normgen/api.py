@@ -143,8 +143,9 @@ def check(
     sizes: lengths of axes, by name; the others take awkward lengths in turn.
     dtype: "f32", "f16" or "bf16", in place of mixtures of these.
     samples: what a tensor is drawn from, by name: "normal(0, 1)", "uniform(0.5, 1.5)", "constant(7)".
-    executors: of "host" and "cuda", where kernels run. shard: over how many simulated ranks axes are spread,
-    by name: these are checked in place of the norm on one rank, on the host. quick: few cases, seconds. thorough: many more.
+    executors: of "host" and "cuda", where kernels run.
+    shard: over how many simulated ranks axes are spread, by name: these are checked in place of the norm on
+    one rank, on the host. quick: few cases, seconds. thorough: many more.
 
     Returns what was found. Raises `CheckFailed`, an AssertionError that lists the failures, unless
     `raise_exception` is false; `SpecError` where the spec or an attr is at fault; ValueError for an option

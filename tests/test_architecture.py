@@ -33,15 +33,16 @@ FAMILIES = NAMES
 LAUNCH = ("launching", "package")
 COMPILE = ("kernel", "ir", "package")
 CALLS = ("runtime.calls", "runtime.planning", "arrays", "devices", "launching", "package")
+AT_API = ("runtime", "runtime.ranks")
 AT_CLI = (*CALLS, "ahead", "torch.extension")
 ARROWS: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
     "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", "runtime", *AT_CLI),
     # Calls reach whatever device their arrays are on; who checks, measures or installs works with one kind.
-    "verify": ("codegen", "dsl", "ir", "runtime", "devices.host", *CALLS),
+    "verify": ("codegen", "dsl", "ir", "runtime", "runtime.ranks", "devices.host", *CALLS),
     "build_pycuda": ("devices.cuda",),
-    "": ("api", "devices", "verify"),
-    "api": ("", "ahead", "bundled", "reference", "verify", "codegen", "dsl", "ir", "package", "runtime"),
+    "": ("api", "devices", "runtime.ranks", "verify"),
+    "api": ("", "ahead", "bundled", "reference", "verify", "codegen", "dsl", "ir", "package", *AT_API),
     "reference": ("ir", "launching", "package"),
     "bundled": (),
     "dsl": ("ir",),
@@ -57,6 +58,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "torch": ("", "api", "bundled", "codegen", "dsl", "ir", "runtime", *CALLS, "torch.extension"),
     "torch.extension": (),
     "runtime": CALLS,
+    "runtime.ranks": CALLS,
     "runtime.calls": ("runtime.planning", "arrays", "devices", *LAUNCH),
     "runtime.planning": ("families", *LAUNCH),
     **{f"families.{name}.launch": LAUNCH for name in FAMILIES},

@@ -80,10 +80,10 @@ def explain_command(
     kernel of every strategy, then for these sizes the schedules that are taken, more of the next best, and
     how many there are. With --emit cuda: the kernels of one call, with its constants and without what these
     decide, as one text for nvcc or NVRTC. With --html: mathematics, flow of data, kernels and their text,
-    with links between spec and statements, in one file that needs no network. With --shard: what each of
-    several ranks computes that have a run of an axis, what they exchange, and what of each result they have. Nothing is run; the device is
-    taken to be the usual one of the architecture, such as an H200 for sm_90, and what was tuned for one
-    counts.
+    with links between spec and statements, in one file that needs no network. With --shard: what ranks
+    compute that have a run of an axis each, what they exchange, and what each has of a result. Nothing is
+    run; the device is taken to be the usual one of the architecture, such as an H200 for sm_90, and what was
+    tuned for one counts.
     """
     if axes and (html or stage is not None):
         raise click.UsageError("--shard shows what ranks exchange: leave out --emit and --html")

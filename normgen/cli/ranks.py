@@ -9,7 +9,7 @@ from normgen.counting import counted
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
-    from normgen.codegen.strategies.ranks import Spread
+    from normgen.codegen.ranks import Spread
     from normgen.ir.program import Program, Tensor
 
 _HAVE = {

@@ -15,6 +15,16 @@ from normgen.ir.program import Definition, Program, Tensor
 from normgen.package.records import Package, TensorRecord
 from normgen.package.spread import SpreadRecord, StageRecord
 
+__all__ = [
+    "CODE",
+    "Spread",
+    "check_axes",
+    "signature_package",
+    "spread_program",
+    "spread_record",
+    "wanted_part",
+]
+
 CODE = "spread"
 
 
@@ -49,6 +59,7 @@ def spread_record(definition: Definition, program: Program, axes: Iterable[str])
         sizes=tuple((names.size(axis), axis) for axis in sorted(names.axes)),
         lengths=tuple((names.length(axis), axis) for axis in every),
         counts=tuple((names.count(axis), axis) for axis in sorted(names.axes)),
+        own=tuple(made.own.items()),
     )
 
 

@@ -5,8 +5,8 @@ the axis. Other tensors are *whole*, the same on every rank. A reduction over a 
 own *part*: of a sum, a maximum or a minimum over all ranks. A part of a sum stays one through whatever is
 linear in it; any other user needs the value itself, for which ranks must exchange their parts.
 
-    rmsnorm, D spread       sum[D](x^2) is a part, and needed: its root is taken, and x multiplied by it
-    its backward, ... cut   sum[...](dy x rstd) is a part, and may stay one: dw is the sum over ranks
+    y = x rsqrt(mean[D](x^2)), D spread    sum[D](x^2) is a part, and needed: x is multiplied by its root
+    dw = sum[...](dy x rstd), ... spread   is a part, and may stay one: dw is the sum over ranks
 
 The rule is that of sharding in compilers for clusters: an all-reduce moves down past linear users.
 """

@@ -32,7 +32,8 @@ class SpreadRecord:
 
     `placements`: whether a rank has a "shard", the "whole" or a "part" of the sum of each result, and of each
     updated state as `update:<state>`. `sizes`, `lengths`: the number that a stage takes for the global length
-    of an axis, and for that on a rank. `counts`: the tensor that holds the lengths on all ranks.
+    of an axis, and for that on a rank. `counts`: the tensor that holds the lengths on all ranks. `own`: what
+    `apply` calls a tensor that was exchanged, as this rank told it.
     """
 
     axes: tuple[str, ...]
@@ -43,3 +44,4 @@ class SpreadRecord:
     sizes: tuple[tuple[str, str], ...]
     lengths: tuple[tuple[str, str], ...]
     counts: tuple[tuple[str, str], ...]
+    own: tuple[tuple[str, str], ...] = ()

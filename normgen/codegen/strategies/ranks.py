@@ -4,7 +4,7 @@ Each *round* is a local program that leaves temporaries, which all ranks then ha
 makes what is whole of those: the same results on every rank, and the values that `apply` reads. `apply`
 computes the shards, and the parts of sums over ranks.
 
-    rmsnorm, D spread
+    a root mean square, D spread
       round   t1[...] = sum[D](x^2)                                  of a rank's x
       merge   rstd[...] = rsqrt(sum[Rank](t1[Rank, ...]) / size_D + eps)
       apply   y[..., D] = x * rstd * w
@@ -33,7 +33,8 @@ from normgen.ir.ties import computed_ties
 class Spread:
     """A program cut for ranks. `placements`: whether a rank has a "shard", the "whole" or a "part" of the sum
     of each result, and of each state's new value as `update:<state>`. `parts`: of each temporary, what kind
-    of part of its value a rank tells."""
+    of part of its value a rank tells. `own`: the temporaries that `apply` reads as this rank told them, by
+    the names that it has for these."""
 
     names: Names
     rounds: tuple[Program, ...]
@@ -41,6 +42,7 @@ class Spread:
     apply: Program
     placements: Mapping[str, str]
     parts: Mapping[str, Kind]
+    own: Mapping[str, str]
 
     @property
     def told(self) -> list[list[Tensor]]:
@@ -147,6 +149,9 @@ class _Spreading:
         local_updates = [u for u in updates if u not in whole_updates]
         handed = self._handed([*local, *local_updates], found)
         table = loads_of(handed)
+        local = [replace(r, expr=rewrite(r.expr, table)) for r in local]
+        local_updates = [replace(u, expr=rewrite(u.expr, table)) for u in local_updates]
+        own, kept = self._own([r.expr for r in local])
         told = tuple(r.tensor for made in self.rounds for r in made)
         locals_ = Locals(self.program, self.names, told)
         rounds = [
@@ -159,13 +164,23 @@ class _Spreading:
             locals_.of("merge", [*handed, *whole], whole_updates),
             locals_.of(
                 "apply",
-                [replace(r, expr=rewrite(r.expr, table)) for r in local],
-                [replace(u, expr=rewrite(u.expr, table)) for u in local_updates],
-                [r.tensor for r in handed],
+                [replace(r, expr=rewrite(r.expr, kept)) for r in local],
+                local_updates,
+                [*(r.tensor for r in handed), *own],
             ),
             placements,
             self.parts,
+            {tensor.name: name for tensor, name in own.items()},
         )
+
+    def _own(self, local: list[Expr]) -> tuple[dict[Tensor, str], dict[Expr, Expr]]:
+        """The sums that a rank has told and that its own parts of results are made of too: it keeps them, in
+        place of summing again. Of each temporary for that what it is called where all ranks tell it."""
+        present = set(walk(*local))
+        again = [r for made in self.rounds for r in made if r.expr in present]
+        made = [self.workspace.temporary(next(self.numbered), r.expr) for r in again]
+        names = {own.tensor: r.tensor.name for own, r in zip(made, again, strict=True)}
+        return names, loads_of(made)
 
     def _early(self, parts: list[Result]) -> list[Result]:
         """The parts of sums that the first round makes anyway: writing them there spares a pass."""

@@ -112,7 +112,8 @@ class Stages:
         for stage in self.rounds:
             told = _Told(stage.told, call.lengths)
             stage.run(hold, numbers, {**made, **told.pieces}, call.types, empty)
-            hold |= told.of_all((yield told.floats))
+            kept = {own: told.pieces[name] for own, name in record.own if name in told.pieces}
+            hold |= {**told.of_all((yield told.floats)), **kept}
         hold |= self.merge.run(hold, numbers, made, call.types, ())
         self.apply.run(hold, numbers, made, call.types, empty)
         return made

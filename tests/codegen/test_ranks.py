@@ -1,0 +1,226 @@
+"""Norms whose axes are spread over ranks, as programs: what is exchanged, and that results are right."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from normgen.codegen.ranks import spread_program, spread_record
+from normgen.codegen.strategies.ranks import spread
+from normgen.diagnostics import SpecError
+from normgen.ir.centre import centre
+from normgen.ir.grad import backward
+from normgen.ir.kinds import Unspreadable
+from normgen.ir.levels import differentiated
+from normgen.ir.nodes import reductions
+from normgen.ir.reference import evaluate, new_states
+from tests.codegen.spreading import cut, joined, pieces, run
+from tests.ir.specs import NAMES, bundled, draw, written
+
+LENGTHS = {"B": 4, "C": 9, "D": 12, "...": 6, "H": 6, "W": 6, "K": 6, "E": 9, "S": 9}
+TOLERANCE = 1e-9  # of float64, whose sums are in another order
+
+
+@cache
+def calls(name, twice=False):
+    """Each direction of a spec, with `twice` the derivative of its backward instead: what it is called, its
+    program, the cotangents in which it is linear, its arrays, lengths and results."""
+    definition = bundled(name)
+    fixed = {axis.name: axis.extent for axis in definition.program.axes if axis.extent is not None}
+    extents = {"...": 6, **{a.name: LENGTHS.get(a.name, 4) for a in definition.program.axes}, **fixed}
+    rng = np.random.default_rng(3)
+    arrays = draw(definition, None, extents, seed=3)
+    results = evaluate(definition.program, arrays, extents)
+    found = [] if twice else [("forward", definition.program, (), dict(arrays), extents, results)]
+    arrays |= {**results, **new_states(definition.program, results)}
+    for label, program, of in derivatives(definition, twice):
+        for tensor in program.operands:
+            arrays.setdefault(tensor.name, rng.standard_normal([extents[axis] for axis in tensor.order]))
+        results = evaluate(program, arrays, extents)
+        found.append((label, program, tuple(f"d{each}" for each in of), dict(arrays), extents, results))
+    return found
+
+
+def derivatives(definition, twice):
+    if definition.of and not twice:
+        yield "backward", backward(definition), definition.of
+    elif twice and (level := differentiated(definition)) is not None:
+        yield "double", backward(level.definition), level.definition.of
+
+
+def axes_of(program):
+    fixed = {axis.name for axis in program.axes if axis.extent is not None}
+    tensors = (*program.operands, *(r.tensor for r in program.results))
+    return [a for a in dict.fromkeys(a for t in tensors for a in t.order) if a not in fixed]
+
+
+def worst(made, program, arrays, extents, wanted, axes, ranks):
+    """The largest error of a spread program, relative to the largest value of each result."""
+    orders = {t.name: t.order for t in program.operands}
+    cuts = {axis: cut(extents[axis], ranks) for axis in axes}
+    given = {name: pieces(arrays[name], order, cuts) for name, order in orders.items()}
+    locals_ = [{**extents, **{axis: cuts[axis][rank] for axis in axes}} for rank in range(ranks)]
+    got = run(made, [{n: each[rank] for n, each in given.items()} for rank in range(ranks)], locals_)
+    results = {r.tensor.name: r.tensor.order for r in program.results}
+    results |= {f"update:{u.state}": orders[u.state] for u in program.updates}
+    found = 0.0
+    for name, order in results.items():
+        value = joined(name, made.placements[name], order, [each[name] for each in got], axes)
+        scale = max(np.abs(wanted[name]).max(initial=0), 1e-3)
+        found = max(found, float(np.abs(value - wanted[name]).max(initial=0)) / scale)
+    return found
+
+
+def compare(name, counts, twice=False):
+    """All axes of all directions of a spec, over so many ranks."""
+    for label, program, cotangents, arrays, extents, wanted in calls(name, twice):
+        for axis in axes_of(program):
+            try:
+                made = spread(program, frozenset({axis}), cotangents)
+            except Unspreadable:
+                continue
+            for ranks in counts:
+                error = worst(made, program, arrays, extents, wanted, [axis], ranks)
+                assert error < TOLERANCE, (name, label, axis, ranks, error)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_three_ranks_have_the_results_of_one(name):
+    """Of which one has no elements."""
+    compare(name, (3,))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
+def test_any_number_of_ranks_have_the_results_of_one(name):
+    compare(name, (2, 8))
+    compare(name, (2, 3, 8), twice=True)
+
+
+# A norm, an axis; the floats that a rank tells in each round of the forward and of the backward.
+EXCHANGES = (
+    ("rmsnorm", "D", ([1], [1])),
+    ("add_rmsnorm", "D", ([1], [1])),
+    ("gated_rmsnorm", "D", ([1], [1])),
+    ("layernorm", "D", ([3], [3])),
+    ("groupnorm", "C", ([3], [3])),
+    ("groupnorm", "...", ([3], [3])),
+    ("groupnorm_silu", "...", ([3], [2])),
+    ("softmax", "D", ([2], [1])),
+    ("log_softmax", "D", ([2], [1])),
+    ("batchnorm", "B", ([3], [3])),
+    ("batchnorm", "...", ([3], [3])),
+    ("batchnorm-eval", "B", ([], [])),
+    ("rmsnorm", "...", ([], [])),
+    ("qk_norm", "H", ([], [])),
+    ("rmsnorm_quantized_row", "D", ([1, 1], [1])),
+)
+
+
+@pytest.mark.parametrize(("name", "axis", "floats"), EXCHANGES)
+def test_ranks_exchange_the_least(name, axis, floats):
+    every = [spread(program, frozenset({axis}), of) for _, program, of, *_ in calls(name)]
+    assert tuple([len(told) for told in made.told] for made in every) == floats
+
+
+def test_gradients_of_what_is_whole_are_parts_and_cost_no_pass():
+    _, (_, program, cotangents, *_) = calls("batchnorm")
+    made = spread(program, frozenset({"B"}), cotangents)
+    assert dict(made.placements) == {"dx": "shard", "dw": "part", "db": "part"}
+    assert "db" in {r.tensor.name for r in made.rounds[0].results}, "the statistics have summed it already"
+    (dw,) = (r.expr for r in made.apply.results if r.tensor.name == "dw")
+    assert not reductions(dw), "its sums are among what this rank has told"
+
+
+def test_several_axes_of_the_same_ranks():
+    """Queries and keys have heads of their own; or are normalized over all of them, in one exchange."""
+    for _, program, cotangents, arrays, extents, wanted in calls("qk_norm"):
+        made = spread(program, frozenset({"H", "K"}), cotangents)
+        assert not made.rounds
+        assert worst(made, program, arrays, extents, wanted, ["H", "K"], 3) < TOLERANCE
+    definition = written(
+        "norm both\ninput q[..., D]\ninput k[..., E]\n"
+        "output a[..., D] = q * rsqrt(mean[D](q^2) + 1e-6)\noutput b[..., E] = k * rsqrt(mean[E](k^2) + 1e-6)"
+    )
+    made = spread(definition.program, frozenset({"D", "E"}))
+    assert [len(told) for told in made.told] == [2]
+
+
+def test_a_name_of_the_spec_is_never_taken():
+    text = "norm t\nattr size_D = 2\ninput x[Rank, D]\nparam count_D[D]\nparam t1[D]\n"
+    definition = written(text + "output y[Rank, D] = size_D * x * rsqrt(mean[D](x^2)) * count_D * t1")
+    made = spread(definition.program, frozenset({"D"}))
+    assert made.names.rank == "Rank2" and made.names.size("D") == "size2_D"
+    assert made.names.count("D") == "count2_D" and made.told[0][0].name == "t2"
+
+
+def test_infinities_of_one_rank_do_no_harm_to_others():
+    """A vocabulary that is padded by -inf, a row that is -inf everywhere, and one with +inf."""
+    for name in ("softmax", "log_softmax"):
+        program = centre(bundled(name).program)
+        x = np.random.default_rng(1).standard_normal((4, 12))
+        x[:, 6:], x[2], x[3, 1] = -np.inf, -np.inf, np.inf
+        made, wanted = spread(program, frozenset({"D"})), evaluate(program, {"x": x}, {"...": 4, "D": 12})
+        got = run(made, [{"x": each} for each in np.split(x, 3, 1)], [{"...": 4, "D": 4}] * 3)
+        np.testing.assert_allclose(np.concatenate([each["y"] for each in got], 1), wanted["y"], rtol=1e-12)
+
+
+def test_a_large_mean_costs_no_accuracy():
+    program = bundled("layernorm").program
+    x = (np.random.default_rng(2).standard_normal((4, 4096)) + 1e4).astype(np.float32)
+    arrays = {"x": x, "w": np.ones(4096), "b": np.zeros(4096)}
+    wanted = evaluate(program, arrays, {"...": 4, "D": 4096})["y"]
+    given = [{n: a[..., k : k + 512] for n, a in arrays.items()} for k in range(0, 4096, 512)]
+    got = run(spread(program, frozenset({"D"})), given, [{"...": 4, "D": 512}] * 8, {"eps": 1e-5}, np.float32)
+    assert np.abs(np.concatenate([each["y"] for each in got], 1) - wanted).max() < 5e-6
+
+
+@pytest.mark.parametrize(("name", "axis"), [("batchnorm", "B"), ("layernorm", "D"), ("rmsnorm_fp8", "G")])
+def test_stages_have_kernels(name, axis):
+    has_kernels(bundled(name), axis)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
+def test_all_stages_have_kernels(name):
+    definition = bundled(name)
+    for axis in axes_of(definition.program):
+        try:
+            has_kernels(definition, axis)
+        except SpecError as fault:
+            assert [each.code for each in fault.diagnostics] == ["spread"]
+
+
+def has_kernels(definition, axis):
+    for program in (definition.program, backward(definition)) if definition.of else (definition.program,):
+        record = spread_record(definition, program, [axis])
+        for stage in (*record.rounds, record.merge, record.apply):
+            assert stage.package is None or stage.package.forward.strategies
+
+
+TIES = """norm peak
+input x[..., D]
+param w[D]
+output y[..., D] = x / max[D](x * w)
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "axes", "said"),
+    [
+        ("local_response_norm", ["C"], "has windows along C, which is spread over ranks"),
+        ("layernorm", ["...", "D"], "x has two spread axes, ... and D"),
+        ("rmsnorm", ["E"], "rmsnorm has no axis 'E' to spread"),
+        ("groupnorm", ["G"], "groupnorm: G is fixed to 2, so ranks cannot have runs of it"),
+        (TIES, ["D"], "peak compares an extreme over D with values that ranks compute anew"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused_with_a_place_and_a_cure(spec, axes, said):
+    definition = written(spec) if "\n" in spec else bundled(spec)
+    with pytest.raises(SpecError) as caught:
+        spread_program(definition, backward(definition), axes)
+    (fault,) = caught.value.diagnostics
+    assert said in fault.message and fault.code == "spread"
+    assert fault.labels and fault.help
