@@ -161,7 +161,7 @@ def check(
         sizes=sizes,
         dtype=dtype,
         samples={name: parse_sample(text) for name, text in (samples or {}).items()},
-        executors=("host",) if shard else None if executors is None else tuple(executors),
+        executors=_places(executors, shard),
         shard=shard or None,
         thorough=thorough,
         quick=quick,
@@ -171,6 +171,13 @@ def check(
     if raise_exception and not report.ok:
         raise CheckFailed(report)
     return report
+
+
+def _places(executors: Sequence[str] | None, shard: Mapping[str, int] | None) -> tuple[str, ...] | None:
+    """Where a check runs kernels: simulated ranks are on the host."""
+    if executors is None:
+        return ("host",) if shard else None
+    return tuple(executors)
 
 
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:

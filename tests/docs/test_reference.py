@@ -24,7 +24,7 @@ def test_every_public_name_has_its_place() -> None:
 
     pages = {page.path: re.findall(r"^## (\w+)$", page.text, re.MULTILINE) for page in api()}
     named = [name for name in normgen.__all__ if name != "__version__"]
-    assert pages["reference/api-normgen.md"] == [*named, "Norm", "Plan"]
+    assert pages["reference/api-normgen.md"] == [*named, "Norm", "Plan", "SpreadNorm", "Ranks"]
     assert {"LayerNorm", "RMSNorm", "from_spec"} < set(pages["reference/api-torch-nn.md"])
     assert {"load", "patch", "unpatch", "NormFunction"} == set(pages["reference/api-torch.md"])
 

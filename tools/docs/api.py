@@ -26,7 +26,16 @@ class Module:
 
 
 MODULES = (
-    Module("api-normgen", "normgen", ("normgen.runtime.norm.Norm", "normgen.runtime.calls.plan.Plan")),
+    Module(
+        "api-normgen",
+        "normgen",
+        (
+            "normgen.runtime.norm.Norm",
+            "normgen.runtime.calls.plan.Plan",
+            "normgen.runtime.ranks.norm.SpreadNorm",
+            "normgen.runtime.ranks.group.Ranks",
+        ),
+    ),
     Module("api-torch", "normgen.torch"),
     Module("api-torch-nn", "normgen.torch.nn"),
     Module("api-autograd", "normgen.autograd"),

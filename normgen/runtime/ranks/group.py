@@ -24,12 +24,15 @@ class Ranks(Protocol):
     """
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """Which one this is, from 0."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many there are."""
 
-    def gather(self, array: Any, /) -> Any: ...
+    def gather(self, array: Any, /) -> Any:
+        """The arrays that all ranks give."""
 
 
 @dataclass(frozen=True, slots=True)

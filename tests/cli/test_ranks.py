@@ -1,0 +1,76 @@
+"""`--shard`, of `normgen explain` and `normgen check`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import normgen
+from normgen.cli import exits
+from normgen.verify.refused import Refused
+from tests.cli.commands import run
+
+SCALED = "norm scaled\ninput x[..., D]\noutput y[..., D] = x * rsqrt(mean[D](x^2) + 1)\n"
+
+
+def test_explain_says_what_ranks_exchange_and_have() -> None:
+    done = run("explain", "rmsnorm", "--shard", "D")
+    assert (done.exit_code, done.stderr) == (exits.OK, "")
+    said = " ".join(done.stdout.split())
+    for text in (
+        "rmsnorm with D spread over ranks",
+        "forward(x, w) -> rstd, y: 1 exchange between ranks round 1: each rank tells 1 float per ...",
+        "save rstd[...]: f32 = ",
+        "rstd is whole, the same bits on all ranks y is a shard",
+        "backward(dy, x, w, rstd) -> dx, dw: 1 exchange",
+    ):
+        assert text in said
+    done = run("explain", "rmsnorm", "--shard", "...", "--direction", "backward")
+    assert "nothing is exchanged" in done.stdout and "forward" not in done.stdout
+    assert "dw is a part: the sum over ranks is its value" in done.stdout
+    done = run("explain", "groupnorm", "--attr", "groups=2", "--shard", "...", "--direction", "forward")
+    assert "3 floats per B x G" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["explain", "rmsnorm", "--shard", "E"], exits.FAULTS, "rmsnorm has no axis 'E' to spread"),
+        (["explain", "rmsnorm", "--shard", "D", "--emit", "ir"], exits.USAGE, "leave out --emit"),
+        (["explain", "local_response_norm", "--shard", "C"], exits.FAULTS, "has windows along C"),
+        (["check", "local_response_norm", "--shard", "C=2"], exits.FAULTS, "has windows along C"),
+        (["check", "rmsnorm", "--shard", "E=2"], exits.FAULTS, "rmsnorm has no axis 'E' to spread"),
+        (["check", "rmsnorm", "--shard", "D"], exits.USAGE, "is not of the form D=3"),
+        (["check", "rmsnorm", "--shard", "D=0"], exits.USAGE, "from 1 to 99 ranks"),
+        (["check", "rmsnorm", "--shard", "D=2", "--executor", "cuda"], exits.USAGE, "ranks on the host"),
+        (
+            ["check", "qk_norm", "--attr", "head_dim=4", "--shard", "H=2", "--shard", "K=3"],
+            exits.USAGE,
+            "over the same ranks",
+        ),
+    ],
+)
+def test_what_cannot_be_spread_is_said(arguments: list[str], code: int, said: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == code
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.kernels
+def test_check_runs_simulated_ranks_on_the_host() -> None:
+    done = run("check", "-", "--shard", "D=2", "--quick", "--dtype", "f32", "--json", stdin=SCALED)
+    assert (done.exit_code, done.stderr) == (exits.OK, ""), done.output
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["stage"] == "kernels"]
+    assert [row["direction"] for row in rows] == ["forward", "backward"]
+    assert {row["executor"] for row in rows} == {"host, checked, 2 ranks"}
+
+
+@pytest.mark.kernels
+def test_the_function_checks_ranks_too() -> None:
+    report = normgen.check(SCALED, shard={"D": 2}, dtype="f32", quick=True)
+    assert report.ok and {row.executor for row in report.rows if row.stage == "kernels"} == {
+        "host, checked, 2 ranks"
+    }
+    with pytest.raises(Refused, match="on the host"):
+        normgen.check(SCALED, shard={"D": 2}, executors=("cuda",))

@@ -1,0 +1,105 @@
+"""The check of norms on simulated ranks: that it passes what is right, and fails what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from normgen.devices.host.executor import HostExecutor
+from normgen.diagnostics import Source
+from normgen.ir.grad import backward
+from normgen.runtime.ranks.stages import Stages
+from normgen.verify import ranks
+from normgen.verify.cases import DTYPE_SETS, make_case
+from normgen.verify.draw import scalar_values
+from normgen.verify.events import Row
+from normgen.verify.run import Options, run
+from tests.ir.specs import bundled as definition_of
+
+pytestmark = pytest.mark.kernels
+
+DIFFERENCES = (
+    "norm differences\ninput x[..., D]\noutput y[..., D] = x - mean[D](x)\nsave s[...] = sum[D](x)\n"
+)
+
+
+def rows(spec, **options):
+    found = run(Source("t.norm", spec), Options(executors=("host",), quick=True, **options))
+    return [row for row in found if isinstance(row, Row) and row.stage == "kernels"]
+
+
+def test_a_check_on_ranks_says_which_runs_they_had():
+    found = rows(DIFFERENCES, shard={"D": 3}, sizes={"D": 7}, dtype="f32")
+    assert [(row.status, row.direction) for row in found] == [("ok", "forward"), ("ok", "backward")]
+    assert found[0].shape == "...=3 D=7, D in 3+2+2" and found[0].executor == "host, checked, 3 ranks"
+    assert 0 < found[0].worst < 1
+
+
+def test_what_ranks_get_wrong_is_found(monkeypatch):
+    """A rank that is left out of a sum; and one that has other whole results than the others."""
+    run_plainly = Stages.run
+
+    def lossy(self, call, every):
+        steps = run_plainly(self, call, every)
+        told = next(steps)
+        while True:
+            gathered = (yield told).copy()
+            gathered[-1] = 0
+            try:
+                told = steps.send(gathered)
+            except StopIteration as stop:
+                return stop.value
+
+    monkeypatch.setattr(Stages, "run", lossy)
+    found = rows(DIFFERENCES, shard={"D": 2}, sizes={"D": 4}, dtype="f32")
+    assert {row.status for row in found} == {"failed"}
+
+    def unequal(self, call, every):
+        made = yield from run_plainly(self, call, every)
+        made["s"][...] += float(call.lengths.axes["D"])
+        return made
+
+    monkeypatch.setattr(Stages, "run", unequal)
+    (found, *_) = rows(DIFFERENCES, shard={"D": 2}, sizes={"D": 5}, dtype="f32")
+    assert (found.status, found.result) == ("failed", "s (which differs between ranks)")
+
+
+def test_runs_are_alike_or_larger_in_turn_with_none_in_the_middle():
+    assert ranks.runs_of(37, 3, 0) == (13, 12, 12)
+    assert ranks.runs_of(8, 3, 1) == (2, 0, 6) and ranks.runs_of(8, 1, 1) == (8,)
+    assert len(ranks.runs_of(2, 8, 1)) == 8 and sum(ranks.runs_of(2, 8, 1)) == 2
+
+
+# A norm, an axis, how many ranks: each way to exchange, in kernels.
+WIDE = (
+    ("rmsnorm", "D", 8),
+    ("layernorm", "D", 3),
+    ("softmax", "D", 8),
+    ("batchnorm", "B", 3),
+    ("batchnorm", "...", 2),
+    ("groupnorm", "C", 3),
+    ("weight_standardization", "...", 3),
+    ("rmsnorm_quantized_row", "D", 2),
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "axis", "count"), WIDE)
+def test_ranks_are_right_within_the_bounds_of_the_norm(name, axis, count):
+    definition = definition_of(name)
+    derived = backward(definition)
+    norm = ranks.spread_norm(definition, derived, {axis: count}, HostExecutor(checked=True))
+    case = make_case(definition, 4, 24, DTYPE_SETS[2])
+    case = replace(case, rest=(case.extents["..."],) if axis == "..." else case.rest)
+    each = ranks.SpreadCase(case, {axis: ranks.runs_of(case.extents[axis], count, 1)})
+    found = ranks.spread_rows(
+        lambda stage, status, **rest: Row(name, "", stage, status, **rest),
+        ranks.SpreadSubject(definition, derived, norm),
+        [each],
+        scalar_values(definition.program),
+        None,
+        "host",
+    )
+    for row in found:
+        assert row.status == "ok", row
