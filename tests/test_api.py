@@ -157,7 +157,16 @@ def test_values_of_attrs_tell_packages_apart() -> None:
 
 
 def test_the_public_names() -> None:
-    names = ["CheckFailed", "SpecError", "__version__", "check", "compile_spec", "load", "use_driver"]
+    names = [
+        "CheckFailed",
+        "Simulated",
+        "SpecError",
+        "__version__",
+        "check",
+        "compile_spec",
+        "load",
+        "use_driver",
+    ]
     assert normgen.__all__ == names
     assert set(normgen.__all__) <= set(dir(normgen))
     assert normgen.SpecError.__module__ == "normgen.diagnostics"
