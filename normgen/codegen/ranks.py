@@ -8,7 +8,7 @@ from dataclasses import replace
 from normgen.codegen.package import package
 from normgen.codegen.strategies.local import Names
 from normgen.codegen.strategies.ranks import Spread, spread
-from normgen.diagnostics import Diagnostic, Label, Source, SpecError
+from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
 from normgen.ir.kinds import Unspreadable
 from normgen.ir.nodes import Expr, walk
 from normgen.ir.program import Definition, Program, Tensor
@@ -126,16 +126,18 @@ def _refused(definition: Definition, program: Program, fault: Unspreadable) -> S
     """What is said of a value that no rank can compute: where the spec makes it, and what to do."""
     values = [(b.span, b.expr) for b in definition.program.bindings]
     values += [(r.tensor.span, r.expr) for r in definition.program.results]
-    tensors = [t for t in definition.program.operands if fault.axis in t.axes]
     spans = [span for span, value in values if fault.node in set(walk(value))]
-    spans += [tensor.span for tensor in tensors]
-    labels = tuple(Label(span) for span in spans if span is not None)[:1]
+    spans += [tensor.span for tensor in definition.program.operands if fault.axis in tensor.axes]
     others = [a.name for a in program.axes if a.extent is None and a.name != fault.axis]
     cure = f"spread another axis ({', '.join(others)}), or gather {fault.axis} before the call"
-    message = f"{definition.program.name} {fault.reason}"
-    return SpecError([Diagnostic(CODE, message, labels, (cure,))], definition.source)
+    return _error(definition, f"{definition.program.name} {fault.reason}", spans, cure)
 
 
 def _fault(definition: Definition, message: str, tensor: Tensor, cure: str) -> SpecError:
-    labels = (Label(tensor.span),) if tensor.span is not None else ()
+    return _error(definition, message, [tensor.span], cure)
+
+
+def _error(definition: Definition, message: str, spans: list[Span | None], cure: str) -> SpecError:
+    """An error at the first of these places that is one."""
+    labels = tuple(Label(span) for span in spans if span is not None)[:1]
     return SpecError([Diagnostic(CODE, message, labels, (cure,))], definition.source)
