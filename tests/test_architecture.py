@@ -188,7 +188,7 @@ def test_imports_follow_the_arrows() -> None:
 OTHER_MEANINGS = {
     "stream": ("arrays", "autograd", "dsl", "package", "runtime"),
     "span": ("dsl",),
-    "registers": ("cli",),
+    "registers": ("cli", "families"),
     "split": ("codegen", "kernel", "package"),
     "batch": ("families",),
 }

@@ -1,8 +1,8 @@
 """What a family of kernels answers about one of its kernels in a call.
 
 Planning a call takes `fits`, the first schedule of `space`, and `lower`; and where strategies are to be
-compared, `cost`. A schedule that comes from elsewhere takes `settle` and `lower`. Everything else is for
-those who tune, or want to know what was passed over.
+compared, `moved`, and `quantities` or `estimate`. A schedule that comes from elsewhere takes `settle` and
+`lower`. Everything else is for those who tune, or want to know what was passed over.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import numpy as np
 
 from normgen.launching.call import Call
 from normgen.launching.knobs import Knobs, bits_of
@@ -33,17 +35,12 @@ class Cost:
 
 
 def estimated(
-    moved: Mapping[str, int],
-    device: Machine,
-    efficiency: float,
-    launches: int = 1,
-    second_stage: bool = False,
-) -> Cost:
-    """The cost of so many launches, one that clears included, that reach a fraction of the memory's speed: of
-    families that the model of time has no quantities of. `second_stage`: whether one of them combines what
-    blocks left."""
+    moved: int, device: Machine, efficiency: float, launches: int = 1, second_stage: bool = False
+) -> float:
+    """Microseconds of so many launches, one that clears included, that move so many bytes at a fraction of
+    the memory's speed. `second_stage`: whether one of them combines what blocks left."""
     beside = device.launch_latency * launches + device.second_stage_latency * second_stage
-    return Cost(moved, beside + sum(moved.values()) / (device.bandwidth * max(1e-3, efficiency)))
+    return beside + moved / (device.bandwidth * max(1e-3, efficiency))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,8 @@ class LaunchFamily(Protocol[K, S]):
 
     def quantities(self, kernel: K, call: Call, schedules: Sequence[S]) -> Mapping[str, Array] | None:
         """What is known of schedules before anything runs, an array a quantity (see `launching.model`); None
-        where a family has no such."""
+        where a family has no such. One that has trees of its own, or has no timings yet, names itself by a
+        quantity `is of ...`."""
         return None
 
     def measured_as(self, kernel: K, call: Call) -> tuple[str, int] | None:
@@ -84,9 +82,16 @@ class LaunchFamily(Protocol[K, S]):
         segments there are; None where a family has no table."""
         return None
 
-    def cost(self, kernel: K, call: Call, schedule: S) -> Cost:
-        """What its launches move, and how fast."""
+    def moved(self, kernel: K, call: Call, schedule: S) -> Mapping[str, int]:
+        """The bytes that its launches read and write, by array, the workspace included."""
         ...
+
+    def estimate(self, kernel: K, call: Call, schedule: S) -> float:
+        """Microseconds that it is expected to take, as long as the model of time does not know the family: by
+        default the bound that its quantities have."""
+        found = self.quantities(kernel, call, [schedule])
+        assert found is not None, "a family has quantities, or an estimate of its own"
+        return float(np.exp(found["bound"][0]))
 
     def bits(self, schedule: S) -> Knobs:
         """What of a schedule decides the bits of results that each row, column or image has of its own: where

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from normgen.launching.quantities import Array
 
+OF_FAMILY = "is of "  # quantities that name the family that they are of
+
 SHIPPED = Path(__file__).parent / "trees.npz"  # of time
 SPILLS = (
     Path(__file__).parent / "spills.npz"
@@ -32,6 +34,12 @@ class Trees(NamedTuple):
     features: NDArray[np.uint8]  # [trees, depth], places in `names`
     thresholds: NDArray[np.float32]  # [trees, depth]
     values: NDArray[np.float32]  # [trees, 2**depth]; in a file of 2 bytes each
+
+
+def knows(quantities: Mapping[str, Array]) -> bool:
+    """Whether the model was fitted to timings of the family that quantities are of. Of other families its
+    predictions mean nothing."""
+    return all(name in shipped(SHIPPED).names for name in quantities if name.startswith(OF_FAMILY))
 
 
 def microseconds(quantities: Mapping[str, Array]) -> Array:

@@ -28,7 +28,7 @@ class Placed(NamedTuple):
     turns: Array  # of work that a block has, one after the other
 
 
-def placed(grid: Placed, moved: Array, in_flight: Array, device: Machine) -> Mapping[str, Array]:
+def placed(grid: Placed, moved: Array | float, in_flight: Array, device: Machine) -> Mapping[str, Array]:
     """What follows from how blocks find place, the bytes that they move in all, and those that one has on
     their way."""
     waves = grid.blocks / (grid.resident * device.multiprocessors)
@@ -58,7 +58,7 @@ def registers_there(grid: Placed, device: Machine) -> Array:
     return np.asarray(np.minimum(REGISTERS_PER_THREAD, device.registers(threads)))
 
 
-def bound(moved: Array, active: Array, on_their_way: Array, device: Machine) -> Array:
+def bound(moved: Array | float, active: Array, on_their_way: Array, device: Machine) -> Array:
     """Microseconds that nothing can be faster than by much: what memory, the multiprocessors that have a
     block, and the bytes on their way leave of the bandwidth."""
     speed = np.minimum(1.0, _SHARE * active)

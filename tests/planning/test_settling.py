@@ -181,7 +181,7 @@ def test_a_choice_is_planned_without_a_walk_over_the_space(monkeypatch: pytest.M
         asked.append((direction.record, binding, Choice(taken.strategy.name, schedules)))
     families = {family_of(k) for record, _, _ in asked for s in record.strategies for k in s.kernels}
     for family in families:
-        for name in ("space", "fits", "cost"):
+        for name in ("space", "fits", "quantities", "estimate"):
             monkeypatch.setattr(family.__class__, name, None)
     for record, binding, choice in asked:
         found = chosen(record, binding, device, choice)

@@ -13,7 +13,7 @@ from normgen.launching.family import Cost, Lines, Lowered
 from normgen.launching.knobs import Knobs, full, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
-from normgen.launching.model import microseconds
+from normgen.launching.model import knows, microseconds
 from normgen.launching.support import Support
 from normgen.launching.table import Lines as Measured
 from normgen.launching.table import lines_of
@@ -45,8 +45,9 @@ class Candidate:
 
     @cached_property
     def cost(self) -> Cost:
-        """What it is expected to take."""
-        return family_of(self.kernel).cost(self.kernel, self.call, self.schedule)
+        """What it moves, and is expected to take."""
+        moved = family_of(self.kernel).moved(self.kernel, self.call, self.schedule)
+        return Cost(moved, predicted([self])[0])
 
     @cached_property
     def lowered(self) -> Lowered:
@@ -192,13 +193,14 @@ def in_each_form(
 
 
 def predicted(offers: Sequence[Candidate]) -> list[float]:
-    """Microseconds of schedules of one kernel: by the model of time where its family has quantities, else by
-    its own estimate."""
-    kernel, call = offers[0].kernel, offers[0].call
-    found = family_of(kernel).quantities(kernel, call, [each.schedule for each in offers])
-    if found is None:
-        return [each.cost.microseconds for each in offers]
-    return [float(us) for us in microseconds(found)]
+    """Microseconds of schedules of one kernel: by the model of time where it knows its family, else by the
+    family's own estimate."""
+    kernel, call, schedules = offers[0].kernel, offers[0].call, [each.schedule for each in offers]
+    family = family_of(kernel)
+    found = family.quantities(kernel, call, schedules)
+    if found is not None and knows(found):
+        return [float(us) for us in microseconds(found)]
+    return [family.estimate(kernel, call, each) for each in schedules]
 
 
 class Running:

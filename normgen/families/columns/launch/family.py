@@ -15,8 +15,7 @@ from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, Colu
 from normgen.families.columns.launch.space import neighbours, settle, starts
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
-from normgen.launching.model import microseconds
+from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
@@ -55,9 +54,8 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         shape = shape_of(kernel, call)
         return key_of_columns(shape), shape.columns
 
-    def cost(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Cost:
-        (us,) = microseconds(self.quantities(kernel, call, [schedule]))
-        return Cost(_Grid(kernel, call, schedule).moved(), float(us))
+    def moved(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Mapping[str, int]:
+        return _Grid(kernel, call, schedule).moved()
 
     def lower(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Lowered:
         """The launches of one kernel: that of the columns, then the second-stage reduction if it has sums."""

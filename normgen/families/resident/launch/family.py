@@ -3,13 +3,16 @@ there, the kernel, and one that adds up what blocks leave of sums over segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from math import ceil
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
-from normgen.families.resident.launch.residence import Residence, found, unfit
+from normgen.families.resident.launch.quantities import ResidentShape, quantities
+from normgen.families.resident.launch.residence import Residence, every, found, unfit
 from normgen.families.resident.launch.segments import Segment, segment_of
 from normgen.launching.accumulating import (
     BIT_WORD,
@@ -21,9 +24,10 @@ from normgen.launching.accumulating import (
     words_of,
 )
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, estimated
+from normgen.launching.family import LaunchFamily, Lines, Lowered, estimated
 from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
+from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 from normgen.launching.table import key_of, nearest
 from normgen.package.kernels import ResidentRecord
@@ -57,8 +61,11 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
         return SUPPORTED if _able(kernel, call) and _found(kernel, call) else _NO_PLACE
 
     def space(self, kernel: ResidentRecord, call: Call) -> Iterator[Residence]:
-        """Every way to keep the segments of a call: the usual one first."""
-        return distinct(_found(kernel, call))
+        """Every way to keep the segments of a call: the usual one first. There is none where there is no
+        usual one."""
+        usual = _found(kernel, call)
+        others = every(segment_of(kernel, call), call.device) if usual else ()
+        return distinct(chain(usual, others))
 
     def settle(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Residence | Support:
         if not _able(kernel, call):
@@ -69,8 +76,13 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
     def measured_as(self, kernel: ResidentRecord, call: Call) -> tuple[str, int]:
         return _key_of(segment_of(kernel, call)), call.size(kernel.segment)
 
-    def cost(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Cost:
-        """What the launches move, by how often rows are read, and how fast."""
+    def quantities(
+        self, kernel: ResidentRecord, call: Call, schedules: Sequence[Residence]
+    ) -> Mapping[str, Array]:
+        return quantities(shape_of(kernel, call), schedules, (call.size(kernel.segment),))
+
+    def moved(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Mapping[str, int]:
+        """By how often rows are read."""
         blocks = _Blocks(kernel, call, schedule)
         reads = call.read((*kernel.reads, *kernel.final_reads))
         touched = (*reads, *call.present((*kernel.writes, *kernel.finals)))
@@ -79,9 +91,13 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
             moved[name] += moved[name] * schedule.again // schedule.depth
         moved |= {name: 2 * size * DTYPES["f32"].bytes for name, size in blocks.arrays.items()}
         moved[words_name(kernel)] = 3 * blocks.words * BIT_WORD
+        return moved
+
+    def estimate(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> float:
+        """The efficiency goes by the bytes, and by the time in which blocks begin, meet and end."""
+        blocks, moved = _Blocks(kernel, call, schedule), sum(self.moved(kernel, call, schedule).values())
         second_stage = bool(blocks.columns)
-        efficiency = blocks.efficiency(sum(moved.values()))
-        return estimated(moved, call.device, efficiency, 2 + second_stage, second_stage)
+        return estimated(moved, call.device, blocks.efficiency(moved), 2 + second_stage, second_stage)
 
     def lower(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lowered:
         """The launches, and the arrays that blocks meet by and leave sums in."""
@@ -119,7 +135,7 @@ def _able(kernel: ResidentRecord, call: Call) -> bool:
 
 @once
 def _found(kernel: ResidentRecord, call: Call) -> list[Residence]:
-    """What was measured, then all others."""
+    """What was measured, then the usual ways."""
     segment, segments = segment_of(kernel, call), call.size(kernel.segment)
     fast = nearest(call.device.arch, _key_of(segment), Residence, segments)
     first = [] if fast is None or unfit(segment, fast, call.device) else [fast]
@@ -129,6 +145,29 @@ def _found(kernel: ResidentRecord, call: Call) -> list[Residence]:
 def _key_of(segment: Segment) -> str:
     """The key of a table for such segments, however many there are."""
     return f"{key_of(segment, 'record')}-{'moments' if segment.record.moments else 'sums'}"
+
+
+@once
+def shape_of(kernel: ResidentRecord, call: Call) -> ResidentShape:
+    """What the quantities of residences depend on."""
+    segment = segment_of(kernel, call)
+    return ResidentShape(
+        device=replace(call.device, multiprocessors=call.multiprocessors),
+        bands=segment.bands or 1,
+        rows=segment.rows,
+        length=segment.length,
+        held=segment.itemsize,
+        written=sum(call.itemsize(o) for o in call.present(kernel.writes)),
+        narrowest=min(segment.itemsizes),
+        kept=segment.vector_bytes // segment.vector,
+        left=kernel.left * segment.groups,
+        sums=kernel.sums,
+        second_stage=len(wanted_columns(kernel, call)),
+        made=kernel.made,
+        moments=kernel.moments,
+        functions=kernel.functions,
+        banded=bool(segment.bands),
+    )
 
 
 class _Blocks:

@@ -9,6 +9,7 @@ multiprocessors: the bits of results do not either.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import inf, log2
@@ -31,6 +32,10 @@ BANDED_BLOCKS = 128  # of all bands, which are in place at once
 AGAIN, MOST_AGAIN = 1 / 3, 1 / 2
 _MORE_REGISTERS = 20  # that a hungry compiler takes beside
 _SOME = range(1, TEAM_THREADS + 1)
+# Threads of a block, blocks of a multiprocessor, blocks of a segment, and vectors of a thread that lie in
+# shared memory although there are registers for them: of all ways that are offered.
+_THREADS, _BLOCKS = (128, 192, 256, 320, 384, 512, 640, 768, 1024), (1, 2, 3, 4)
+_MEMBERS, _FEWER = (2, 4, 8, 16, 32, 64, MOST_MEMBERS), (0, 4)
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
 
@@ -61,7 +66,7 @@ class Residence:
 
 
 def found(segment: Segment, device: Machine) -> list[Residence]:
-    """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
+    """The ways to keep a segment that fits a device, the usual one first: in so many blocks as there should
     be, or the nearest to that, where two of them share a multiprocessor if that takes no more than twice as
     many; where all blocks do not hold it, ways that read some of it twice.
     """
@@ -73,12 +78,25 @@ def found(segment: Segment, device: Machine) -> list[Residence]:
         apart = abs(log2(r.members / usual))
         return r.blocks == 1 or r.members > 2 * usual, round(apart) if segment.rules.nearest else apart
 
-    every = product(segment.rules.ways, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
-    whole = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in every]
+    most = (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS)
+    ways = product(segment.rules.ways, (members_of(segment, each) for each in most), _FEWER)
+    whole = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in ways]
     twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), segment.rules.long_ways)
     return sorted(filter(None, whole), key=order) or [
         r for members, threads in twice if (r := _read_twice(segment, threads, members, device))
     ]
+
+
+def every(segment: Segment, device: Machine) -> Iterator[Residence]:
+    """Ways to keep a segment in blocks of any size, and any number of them. Some may be there twice."""
+    if segment.bands and segment.length > MOST_BAND:
+        return
+    for members, threads in product(_MEMBERS, _THREADS):
+        for blocks, fewer in product(_BLOCKS, _FEWER):
+            if r := _dealt_out(segment, threads, blocks, members, fewer, device):
+                yield r
+        if r := _read_twice(segment, threads, members, device):
+            yield r
 
 
 def _in_bands(segment: Segment, device: Machine) -> list[Residence]:
@@ -89,7 +107,8 @@ def _in_bands(segment: Segment, device: Machine) -> list[Residence]:
         return ways
     members = min(max(2, BANDED_BLOCKS // segment.bands), MOST_MEMBERS)
     while members <= MOST_MEMBERS:
-        whole = (_dealt_out(segment, *way, members, 0, device) for way in segment.rules.band_ways)
+        usual = members_of(segment, members)
+        whole = (_dealt_out(segment, *way, usual, 0, device) for way in segment.rules.band_ways)
         twice = (_read_twice(segment, each, members, device) for each in segment.rules.long_band_ways)
         most = 1 if members * segment.bands <= BANDED_BLOCKS else MOST_AGAIN
         ways += [r for r in (*whole, *twice) if r and r.members <= members and r.again <= most * r.depth]
@@ -109,7 +128,7 @@ def _dealt_out(
     """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
     memory although there are registers for them."""
     items, team, teams = _across(segment, threads)
-    each, members = segment.vector_bytes * items, members_of(segment, members)
+    each = segment.vector_bytes * items
     most = max(1, min(DEPTH, len(segment.itemsizes) * DEPTH_BYTES // each))
     depth = min(most, -(-segment.rows // (members * teams)))
     members = -(-segment.rows // (depth * teams))

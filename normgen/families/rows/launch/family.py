@@ -30,10 +30,9 @@ from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import neighbours, starts
 from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name, published_name, words_name
 from normgen.launching.call import WORD, Call
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import Knobs
 from normgen.launching.launch import Launch
-from normgen.launching.model import microseconds
 from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
@@ -98,9 +97,8 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         shape = shape_of(kernel, call)
         return key_of_rows(of_any_count(kernel, call)), shape.rows * shape.segments
 
-    def cost(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Cost:
-        (us,) = microseconds(self.quantities(kernel, call, [schedule]))
-        return Cost(moved(_blocks(kernel, schedule, call)), float(us))
+    def moved(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Mapping[str, int]:
+        return moved(_blocks(kernel, schedule, call))
 
     def lower(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Lowered:
         """The launches of one kernel: that of the rows, then the second-stage reduction if it has column

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.families.windows.launch.pixels import PART
+from normgen.families.windows.launch.quantities import quantities, shape_of
 from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest
 from normgen.families.windows.launch.space import FORMS, choose, cost_of, settle, space
 from normgen.launching.call import INT_LIMIT, WORD, Call
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, estimated
+from normgen.launching.family import LaunchFamily, Lines, Lowered, estimated
 from normgen.launching.knobs import distinct
+from normgen.launching.quantities import Array
 from normgen.launching.support import Support
 from normgen.package.kernels import WindowsRecord
 
@@ -45,11 +47,20 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
     def settle(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> WindowSchedule | Support:
         return settle(kernel, call, schedule)
 
-    def cost(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Cost:
+    def quantities(
+        self, kernel: WindowsRecord, call: Call, schedules: Sequence[WindowSchedule]
+    ) -> Mapping[str, Array]:
+        shape = shape_of(kernel, call)
+        return quantities(shape, schedules, (shape.images,))
+
+    def moved(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Mapping[str, int]:
+        return {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
+
+    def estimate(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> float:
         form = FORMS[schedule.form]
         width = WORD if form.coalesced else min(WORD, schedule.vector * narrowest(kernel, call))
         least, own = (cost_of(kernel, call, s) for s in (choose(kernel, call), schedule))
-        moved = {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
+        moved = sum(self.moved(kernel, call, schedule).values())
         efficiency = _WIDTH_EFFICIENCY[width] * form.efficiency * (1 + least) / (1 + own)
         return estimated(moved, call.device, efficiency)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from math import ceil
 
 from normgen.counting import counted
 from normgen.families.windows.launch.schedule import (
     MOST_REGISTERS,
+    Sizes,
     WindowSchedule,
     access_cost,
     again_cost,
@@ -23,7 +25,8 @@ from normgen.launching.call import Call
 from normgen.launching.machine import WARP
 from normgen.package.kernels import WindowsRecord
 
-_THREADS = 64
+_THREADS = 64  # per block, by itself
+_BLOCKS = (_THREADS, 32, 128, 256)
 _BYTES_AHEAD = 49152  # of all operands, that a multiprocessor should have on their way
 _LEAST_AHEAD, _MOST_AHEAD = 3, 6  # steps that operands are fetched ahead
 _COPIED = 4  # bytes that the hardware copies into shared memory at least
@@ -34,14 +37,19 @@ _MANY = 1024  # images
 _DRIFTING = 0.1  # what it costs to ask other lanes for neighbours
 
 
-def schedules(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
-    """Marches with few enough registers, those with the widest accesses first."""
-    found = (with_vector(record, call, vector) for vector in vectors(record, call))
-    return (s for s in found if s is not None)
+def usual(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+    """The sizes of marches that are compared, those with the widest accesses first."""
+    return (Sizes(vector, _THREADS) for vector in vectors(record, call))
 
 
-def with_vector(record: WindowsRecord, call: Call, vector: int) -> WindowSchedule | None:
-    """The march with such accesses, if there is one."""
+def every(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+    """The sizes that a march may have."""
+    return (Sizes(vector, threads) for vector, threads in product(vectors(record, call), _BLOCKS))
+
+
+def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | None:
+    """The march of such sizes, if there is one with few enough registers."""
+    vector = sizes.vector
     plane, reach = call.size(record.image[1:]), reach_of(record)
     lanes = (plane + vector // 2) // vector
     drift = plane - lanes * vector
@@ -51,7 +59,7 @@ def with_vector(record: WindowsRecord, call: Call, vector: int) -> WindowSchedul
         return None
     team = min(WARP, lanes + 2 * ghosts) if ghosts else 1
     steps = -(-call.size(record.image) // (lanes * vector))
-    s = WindowSchedule("march", vector, _THREADS, "", 0, lanes, drift, team, ghosts, steps=steps)
+    s = WindowSchedule("march", vector, sizes.threads, "", 0, lanes, drift, team, ghosts, steps=steps)
     s = _with_pipeline(record, call, s)
     if s.shared > call.device.shared_per_block or s.registers > MOST_REGISTERS or s.slots > _MOST_SLOTS:
         return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 from math import ceil
 
 from normgen.counting import counted
 from normgen.families.windows.launch.schedule import (
     MOST_REGISTERS,
+    Sizes,
     WindowSchedule,
     among,
     beyond,
@@ -27,6 +29,7 @@ PART = 4  # channels of a chunk that a thread works on together: with more it ta
 # bench/evidence/rules_others.csv.
 _NESTED_CHUNKS = ((256, 8), (192, 12), (128, 8), (256, 4))
 _CHUNKS = ((192, 12), (256, 8), (128, 8), (256, 4))
+_BLOCKS, _PARTS = (64, 128, 192, 256, 384, 512), (4, 8, 12, 16)  # that walks may have of each
 _MOST_WARPS = 48  # per multiprocessor
 _MORE_REGISTERS = 12  # that the compiler of a hungry device takes beside
 _LEAST_MOVED = 6  # bytes of a pixel from which these gain over a march that drifts
@@ -34,31 +37,28 @@ _NOT_MEASURED = 1.0  # what it costs where these do not: every march comes first
 _FULL = 1.1  # threads for a pixel, at most, where blocks are full of them
 
 
-def schedules(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
-    """Walks with few enough registers, those that should be fastest first."""
-    for block, chunk in _chunks(record, call):
-        if s := _in_blocks(record, call, block, chunk):
-            yield s
+def usual(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+    """The sizes of walks that are compared, those that should be fastest first."""
+    return _of_plane(record, call, _NESTED_CHUNKS if len(record.sums) > 1 else _CHUNKS)
 
 
-def like(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedule | None:
-    """The walk with the blocks and chunks of another schedule, if there is one."""
-    given = s.threads, s.chunk
-    return _in_blocks(record, call, *given) if given in _chunks(record, call) else None
+def every(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+    """The sizes that a walk may have."""
+    return _of_plane(record, call, product(_BLOCKS, _PARTS))
 
 
-def _chunks(record: WindowsRecord, call: Call) -> list[tuple[int, int]]:
-    """Threads of a block and channels of a chunk."""
+def _of_plane(record: WindowsRecord, call: Call, found: Iterable[tuple[int, int]]) -> Iterator[Sizes]:
+    """Blocks without a warp that has no pixel."""
     plane = -(-call.size(record.image[1:]) // WARP) * WARP
-    return [(min(most, plane), n) for most, n in (_NESTED_CHUNKS if len(record.sums) > 1 else _CHUNKS)]
+    return (Sizes(1, min(most, plane), chunk) for most, chunk in found)
 
 
-def _in_blocks(record: WindowsRecord, call: Call, block: int, chunk: int) -> WindowSchedule | None:
-    """The walk by blocks of so many threads and in such chunks of channels, if there is one."""
+def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | None:
+    """The walk of such sizes, if there is one with few enough registers."""
     channels, plane = call.extents[record.image[0]], call.size(record.image[1:])
     if plane >= INT_LIMIT:
         return None
-    s = WindowSchedule("pixels", 1, block, "", lanes=plane, steps=channels, chunk=chunk)
+    s = WindowSchedule("pixels", 1, sizes.threads, "", lanes=plane, steps=channels, chunk=sizes.chunk)
     s = replace(s, registers=_registers(record, call, s), shared=staged_bytes(record, call, s))
     if s.registers > MOST_REGISTERS or s.shared > call.device.shared_per_block:
         return None

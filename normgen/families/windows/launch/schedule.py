@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from normgen.launching.call import WORD, Call
 from normgen.launching.facts import VECTORS
@@ -40,6 +41,14 @@ class WindowSchedule:
     length: int = knob(1, bits=False)  # steps per range
     registers: int = estimate(0)  # per thread
     chunk: int = knob(1, bits=False)  # channels that a thread asks for at a time
+
+
+class Sizes(NamedTuple):
+    """What a form makes a schedule from."""
+
+    vector: int
+    threads: int  # per block
+    chunk: int = 1
 
 
 # ------------------------------------------------------------------------------------------------ operands

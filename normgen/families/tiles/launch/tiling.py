@@ -1,0 +1,148 @@
+"""Tiles: how large they are, and the runs that each operand is moved in.
+
+Tiles are 64 to 128 elements either way: 128 bytes of the narrowest type in runs of columns and in runs of
+rows, and four vectors for each of 256 threads. Four blocks of those per multiprocessor have 64 KB of vectors
+in flight, and hide each other's arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log2
+
+from normgen.launching.call import Call, width_of_parts
+from normgen.launching.facts import VECTORS, power_of_two
+from normgen.launching.knobs import knob
+from normgen.launching.machine import WARP
+from normgen.package.kernels import TilesRecord
+from normgen.package.operands import OperandRecord
+
+PATCH = 4  # lines of a thread's patch: those of one narrow column fill a word of shared memory
+_THREADS = 256
+_SHARED = 96 * 1024
+_SIZES = (16, 32, 64, 128)
+_COLUMNS = (1, 2, 4, 8, *_SIZES)
+_MOST_BLOCKS = 4  # per multiprocessor: more of them leave no registers for vectors on their way
+_OWN_REGISTERS = 36  # per thread, beside what it reads
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How the matrices are cut."""
+
+    rows: int = knob(bits=False, values=_SIZES)  # elements of a tile
+    columns: int = knob(bits=False, values=_COLUMNS)  # elements of a tile
+    vector: int = knob(bits=False, values=VECTORS)  # columns of a thread's vector
+    shared: int = knob(bits=False)  # bytes of shared memory per block
+    blocks: int = knob(bits=False)  # per multiprocessor that registers are to be there for
+    backwards: bool = knob(True, bits=False)  # the last tile comes first
+
+    @property
+    def patches(self) -> int:
+        """Patches of a tile."""
+        return self.rows // PATCH * (self.columns // self.vector)
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return max(WARP, min(_THREADS, self.patches))
+
+
+def space(record: TilesRecord, call: Call) -> Iterator[Tiling]:
+    """The tiling that a kernel takes by itself, then those of every size, the nearest to it first."""
+    chosen = choose_tiling(record, call)
+    each = chosen.shared // (chosen.rows * chosen.columns)
+    yield chosen
+
+    def apart(size: tuple[int, int]) -> float:
+        return abs(log2(size[0] / chosen.rows)) + abs(log2(size[1] / chosen.columns))
+
+    found = [chosen]
+    for rows, columns in sorted(product(_SIZES, _COLUMNS), key=apart):
+        shared = each * rows * columns
+        if chosen.vector <= columns and shared <= call.device.shared_per_block:
+            found.append(tiling_of(record, call, rows, columns, chosen.vector, shared))
+    yield from (replace(t, backwards=way) for t in found for way in (True, False))
+
+
+def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
+    """The tiles of a call: smaller where the matrix is, and where there would be too few to go round."""
+    rows, columns = call.size(record.rows), call.size(record.columns)
+    touched = call.touched(record.reads, record.writes)
+    straight = [o for o in touched if o.inner == record.columns]
+    turned = [o for o in touched if o.inner == record.rows]
+    wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
+    high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
+    wide = min(wide, power_of_two(columns))
+    high = max(16, power_of_two(min(high, rows)))
+    each = turned_bytes(record, call)
+    while high > 16 and each * high * wide > _SHARED:
+        high //= 2
+    across = -(-columns // wide) * call.size(record.batch)
+    while high > 32 and -(-rows // high) * across < call.multiprocessors:
+        high //= 2
+    return tiling_of(record, call, high, wide, vector_of(record, call), each * high * wide)
+
+
+def vector_of(record: TilesRecord, call: Call) -> int:
+    """The columns that one access moves of operands that lie as the columns do."""
+    columns = call.size(record.columns)
+    straight = [o for o in call.touched(record.reads, record.writes) if o.inner == record.columns]
+    vector = call.vector_width(straight, columns) if straight else min(4, columns & -columns)
+    return width_of_parts(vector, [span_of(o, record, call) for o in call.read(record.reads) if not o.inner])
+
+
+def turned_bytes(record: TilesRecord, call: Call) -> int:
+    """Bytes of an element of all operands that lie the other way, which tiles in shared memory have."""
+    touched = call.touched(record.reads, record.writes)
+    return sum(map(call.itemsize, (o for o in touched if o.inner == record.rows)))
+
+
+def tiling_of(record: TilesRecord, call: Call, rows: int, columns: int, vector: int, shared: int) -> Tiling:
+    """Tiles of this size, with the blocks per multiprocessor that registers and shared memory are there
+    for."""
+    registers = registers_of(record, call, vector)
+    by_registers = call.device.registers_per_multiprocessor // (_THREADS * min(255, -(-registers // 8) * 8))
+    by_shared = call.device.blocks(shared)
+    return Tiling(rows, columns, vector, shared, max(1, min(_MOST_BLOCKS, by_registers, by_shared)))
+
+
+def registers_of(record: TilesRecord, call: Call, vector: int) -> int:
+    """Registers per thread: it has all that it reads of a patch at once, what is read element by element as
+    floats."""
+    registers = _OWN_REGISTERS
+    for o in call.read(record.reads):
+        lines = PATCH if set(o.kept) & set(record.rows) or o.inner == record.rows else 1
+        if o.inner:
+            registers += lines * vector * call.itemsize(o) // 4
+        elif set(o.kept) & set(record.columns) and not is_one(o, record, call, vector):
+            registers += lines * vector
+    return registers
+
+
+def runs_of(record: TilesRecord, call: Call) -> dict[str, int]:
+    """The rows that one access moves of each turned operand, by the constant that says so."""
+    turned = [o for o in (*record.reads, *record.writes) if o.inner == record.rows]
+    rows = call.size(record.rows)
+    return {o.run: call.vector_width(call.present([o]), rows) for o in turned}
+
+
+def is_one(o: OperandRecord, record: TilesRecord, call: Call, vector: int) -> bool:
+    """Whether an operand that is read element by element has one value for each vector of columns."""
+    span = span_of(o, record, call)
+    return span > 0 and span % vector == 0
+
+
+def span_of(o: OperandRecord, record: TilesRecord, call: Call) -> int:
+    """The neighbouring columns that share an element of an operand that is read element by element; 0 where
+    there are none to share, or all do."""
+    indexed = [k for k, axis in enumerate(record.columns) if axis in o.kept]
+    return call.size(record.columns[indexed[-1] + 1 :]) if indexed else 0
+
+
+def tiles_of(record: TilesRecord, call: Call, tiling: Tiling) -> int:
+    """How many tiles there are."""
+    rows, columns = call.size(record.rows), call.size(record.columns)
+    return -(-rows // tiling.rows) * -(-columns // tiling.columns) * call.size(record.batch)

@@ -1,0 +1,147 @@
+"""What is known of schedules of the windows family before anything runs, as plain numbers: those of many
+schedules at once, for several numbers of images. What means the same has the name that it has for rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from normgen.families.windows.launch.march import reach_of
+from normgen.families.windows.launch.schedule import WindowSchedule, beyond, images_of, narrowest, wide
+from normgen.families.windows.launch.space import FORMS
+from normgen.launching.call import WORD, Call, once
+from normgen.launching.machine import WARP, Machine
+from normgen.launching.quantities import Array, Placed, log2, placed
+from normgen.package.kernels import WindowsRecord
+
+_OWN_REGISTERS = 24  # per thread, of forms that have no estimate: numbers and addresses
+_AS_THEY_ARE = ("ahead", "slots", "halo", "team", "ghosts", "chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """What the quantities depend on beside a schedule, in elements unless stated."""
+
+    device: Machine
+    images: int
+    image: int  # of an image
+    channels: int  # along which windows run, and threads walk
+    reads: int  # bytes per element, over operands that have one for each place of an image
+    writes: int  # bytes per element
+    operands: int  # that are read so
+    narrowest: int  # bytes
+    params: int  # operands without an element for each place
+    neighbours: int  # that an element looks at where it looks at each, itself included
+    reach: int  # steps that the windows of all levels reach to either side
+    beyond: int  # steps that a range takes beside its own
+    across: int  # elements that windows reach along the rows of an image, to either side
+    levels: int  # of windows of sums of windows
+    sums: int  # of all levels
+    early: int  # parts of results that wait for the last sums
+    functions: bool  # whether what is summed takes roots, powers or the like
+
+
+@once
+def shape_of(record: WindowsRecord, call: Call) -> WindowShape:
+    """The plain numbers of a kernel in a call."""
+    images, places = images_of(record, call), wide(record, call)
+    reads, writes = call.read(record.reads), call.present(record.writes)
+    reaches = zip(record.reaches, record.across, strict=True)
+    return WindowShape(
+        device=replace(call.device, multiprocessors=call.multiprocessors),
+        images=images,
+        image=call.size(record.axes) // images,
+        channels=call.extents[(record.image or record.windowed)[0]],
+        reads=sum(call.itemsize(o) for o in reads if o in places),
+        writes=sum(map(call.itemsize, writes)),
+        operands=sum(o in places for o in reads),
+        narrowest=narrowest(record, call),
+        params=sum(o not in places for o in reads),
+        neighbours=prod((high - low + 1) * (2 * across + 1) for (low, high), across in reaches),
+        reach=reach_of(record),
+        beyond=beyond(record),
+        across=sum(record.across),
+        levels=len(record.sums),
+        sums=sum(record.sums),
+        early=record.early,
+        functions=record.functions,
+    )
+
+
+def quantities(
+    shape: WindowShape, schedules: Sequence[WindowSchedule], images: Sequence[int]
+) -> Mapping[str, Array]:
+    """The quantities of each schedule, first of all for the first number of images."""
+    s = _knobs(shape, schedules, images)
+    read, moving = float(max(1, shape.reads)), float(shape.reads + shape.writes)
+    elements = s["images"] * shape.image
+    again = (s["ranges"] - 1) * shape.beyond / s["steps"]  # by ranges beside each other
+    taken = np.where(s["walks"] > 0, s["length"] + shape.beyond, 1.0)  # steps of a thread
+    grid = Placed(np.ceil(s["all"] / s["threads"]), s["blocks"], s["threads"], np.ceil(taken / s["chunk"]))
+    own = s["vector"] * s["chunk"]
+    wide = s["vector"] * shape.narrowest
+    ahead = s["threads"] * (own + 2 * s["halo"]) * np.maximum(1.0, s["ahead"]) * read
+    return {
+        **placed(grid, elements * (moving + again * shape.reads), ahead, shape.device),
+        **{name: s[name] for name in _AS_THEY_ARE},
+        "is of windows": np.array(1.0), **{f"is windows {form}": s[form] for form in FORMS},
+        "rows": log2(elements / shape.channels), "segments": log2(s["images"]),
+        "length": log2(shape.channels), "row": log2(shape.channels * read), "threads": log2(s["threads"]),
+        "elements": own, "items": s["chunk"], "blocks": s["blocks"], "registers": s["registers"],
+        "width": np.minimum(WORD, wide), "line": log2(np.minimum(WARP, s["lanes"]) * wide),
+        "bytes of a thread": own * read, "shared memory": s["shared"] * s["blocks"],
+        "idle": log2(s["all"] * s["vector"] / (elements / s["steps"] * s["ranges"])),
+        "again": again, "looked at": np.where(s["direct"] > 0, log2(shape.neighbours), 0.0),
+        "neighbours read": 2 * s["halo"] / s["vector"], "drift": np.abs(s["drift"]),
+        "ranges": log2(s["ranges"]), "steps": log2(s["steps"]), "steps of a range": log2(s["length"]),
+        **{name: np.array(float(value)) for name, value in _of_shape(shape).items()},
+    }  # fmt: skip
+
+
+def _of_shape(shape: WindowShape) -> Mapping[str, float]:
+    return {
+        "walked": shape.reads, "stored": shape.writes, "params": shape.params, "operands": shape.operands,
+        "sums": shape.sums, "levels": shape.levels, "functions": shape.functions, "early": shape.early,
+        "window": shape.beyond, "across": shape.across, "narrowest": shape.narrowest,
+        "side by side": np.log2(shape.image / shape.channels * shape.narrowest),
+    }  # fmt: skip
+
+
+def _knobs(
+    shape: WindowShape, schedules: Sequence[WindowSchedule], images: Sequence[int]
+) -> dict[str, Array]:
+    """The knobs and estimates of schedules, and what their forms are, for each number of images; `all` are
+    the threads of all blocks."""
+    names = (*_AS_THEY_ARE, "vector", "threads", "lanes", "drift", "shared", "steps", "ranges", "length")
+    table = {name: [getattr(s, name) for s in schedules] for name in names}
+    table |= {form: [s.form == form for s in schedules] for form in FORMS}
+    table["walks"] = [FORMS[s.form].ranged for s in schedules]
+    table["registers"] = [s.registers or _registers(shape, s) for s in schedules]
+    table["blocks"] = [_resident(shape, s) for s in schedules]
+    found = {name: np.tile(np.array(values, float), len(images)) for name, values in table.items()}
+    found["images"] = np.repeat(np.asarray(images, float), len(schedules))
+    found["all"] = np.array([_threads(shape, s, count) for count in images for s in schedules], float)
+    return found
+
+
+def _threads(shape: WindowShape, s: WindowSchedule, images: int) -> int:
+    """Those that so many images take. (The lanes of a form that needs no images are of all there are.)"""
+    form = FORMS[s.form]
+    return form.threads(s, images) if form.whole else -(-images * shape.image // s.vector)
+
+
+def _registers(shape: WindowShape, s: WindowSchedule) -> int:
+    """Per thread, of forms without an estimate: what it reads and sums, as floats."""
+    return _OWN_REGISTERS + (s.vector + 2 * s.halo) * (shape.operands + shape.sums)
+
+
+def _resident(shape: WindowShape, s: WindowSchedule) -> int:
+    """Blocks on a multiprocessor: those that registers are kept for, or as many as find place."""
+    if FORMS[s.form].ranged:
+        return s.blocks
+    device = shape.device
+    warps = min(device.threads_per_multiprocessor // WARP, device.warps(_registers(shape, s)))
+    return max(1, warps * WARP // s.threads)
