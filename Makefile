@@ -12,6 +12,7 @@
 # BENCH_OUT     the folder of the results (default: bench/results/h100)
 # BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm --dtypes bf16 --budget 300 --missing
 # SECONDS       how long `make measure` may take (default: 300)
+# KINDS         the classes of calls that `make measure` draws (default: all): KINDS="windows,few rows"
 # COUNT         how many calls `make heldout` draws, from SEED (default: 84)
 # HELDOUT_ARGS  further arguments of bench/heldout.py: --out heldout.jsonl --budget 300
 
@@ -24,6 +25,7 @@ LAUNCHERS ?= pycuda cuda-bindings
 SEED ?= 0
 SECONDS ?= 300
 COUNT ?= 84
+KINDS ?=
 BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
 BENCH = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python)
@@ -132,7 +134,8 @@ heldout: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## calls drawn at rando
 	$(BENCH) bench/heldout.py --seed $(SEED) --count $(COUNT) $(HELDOUT_ARGS)
 
 measure: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## times of schedules drawn at random: make measure SEED=7 SECONDS=300
-	$(BENCH) -m bench.measure --seed $(SEED) --seconds $(SECONDS) --out bench/timings/$(SEED).jsonl
+	$(BENCH) -m bench.measure --seed $(SEED) --seconds $(SECONDS) --kinds "$(KINDS)" \
+		--out bench/timings/$(SEED).jsonl
 
 fit: $(VENV)/.installed-dev ## the model of time from bench/timings, and how well it chooses what it has not seen
 	PYTHONPATH=. $(BIN)/python -m bench.fit bench/timings/*.gz

@@ -5,8 +5,8 @@
 Trees answer one question a level, so that they are evaluated all at once. Each is fitted to what those before
 it left, and weighs schedules that are near the best of their kernel more. Most of what is common to the
 schedules of one kernel is left out of what it is fitted to: what counts is which of them is fastest. Further
-trees tell the level of kernels, by which strategies are compared. Families with few timings have some of
-their own.
+trees tell the level of kernels, by which strategies are compared. Families that name themselves have some of
+their own. One of which too few kernels were timed is left out, so that its own estimates go on being used.
 """
 
 from __future__ import annotations
@@ -14,30 +14,33 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.calls import call_of
 from bench.commits import text_of
 from bench.drawn import of_line
-from bench.measure import call_of
 from normgen.launching.machine import Machine, machine_named
-from normgen.launching.model import SHIPPED, Trees, matrix, write
+from normgen.launching.model import OF_FAMILY, SHIPPED, Trees, matrix, write
 from normgen.launching.quantities import Array
 from normgen.runtime.planning.choose import Running
 from normgen.runtime.planning.registry import family_of
 
 TREES, DEPTH, RATE = 420, 6, 0.15
-OF_FAMILY, OWN = "is of ", 80  # quantities that name a family; trees that each of these has of its own
+OWN = 80  # trees of its own that each family has that names itself
+FEWEST = 100  # kernels of a family, from which trees are made for it
 LEVEL = 120  # trees for what all schedules of a kernel have in common, which ask for nothing else
 BINS = 64  # of a quantity, between which questions are asked
 SHARE_OF_CASES, SHARE_OF_QUANTITIES = 0.7, 0.5  # that a tree is fitted to
 SMOOTHING = 3.0  # samples without any residual that each leaf is thought to have
 NEAR, FAR = 0.3, 0.1  # what a schedule weighs: by the logarithm of its time over the best; at least
+GRAIN = 2.0**-12  # of which values are multiples, so that a file of them is small
 COMMON = 0.9  # of what all schedules of a kernel have in common, that is left out
 
 
@@ -70,28 +73,39 @@ class Samples:
         return Samples(self.names, *parts, self.calls)
 
 
+class Kernel(NamedTuple):
+    """What was measured of a kernel in a call."""
+
+    call: dict[str, Any]
+    quantities: Mapping[str, Array]
+    lines: list[dict[str, Any]]  # of one schedule each
+
+
 def samples(
     paths: Sequence[Path],
     value: Callable[[Mapping[str, Any]], float] = lambda line: math.log(line["us"]),
     device: Callable[[str], Machine] = machine_named,
+    fewest: int = 0,
 ) -> Samples:
-    """What was measured, with today's quantities. Schedules that are not legal any more are left out."""
-    tables, times, kernels, usual, calls = [], [], [], [], []
-    names: tuple[str, ...] = ()
-    for call, lines in _by_kernel(paths):
-        found = _quantities(call, lines, device(call["device"]))
-        if found is None:
-            continue
-        table, kept = found
-        names = names or tuple(dict.fromkeys(table))
-        names = tuple(dict.fromkeys((*names, *table)))
-        tables.append((table, len(kept)))
-        times += [value(line) for line in kept]
-        usual += [line["usual"] for line in kept]
-        kernels += [len(calls)] * len(kept)
-        calls.append(call)
-    rows = np.concatenate([matrix(table, names, count) for table, count in tables])
-    return Samples(names, rows, np.array(times), np.array(kernels), np.array(usual), tuple(calls))
+    """What was measured, with today's quantities, of families with so many kernels at least. Schedules that
+    are not legal any more are left out."""
+    every = (_kernel(call, lines, device(call["device"])) for call, lines in _by_kernel(paths))
+    found = [each for each in every if each is not None]
+    counts = Counter(each.call["family"] for each in found)
+    for family, count in counts.items():
+        if count < fewest:
+            print(f"left out: {count} kernels of {family} are less than {fewest}")
+    found = [each for each in found if counts[each.call["family"]] >= fewest]
+    names = tuple(dict.fromkeys(name for each in found for name in each.quantities))
+    lines = [line for each in found for line in each.lines]
+    return Samples(
+        names,
+        np.concatenate([matrix(each.quantities, names, len(each.lines)) for each in found]),
+        np.array([value(line) for line in lines]),
+        np.repeat(np.arange(len(found)), [len(each.lines) for each in found]),
+        np.array([line["usual"] for line in lines]),
+        tuple(each.call for each in found),
+    )
 
 
 def _by_kernel(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -105,9 +119,7 @@ def _by_kernel(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], list[dic
         yield {name: lines[0][name] for name in common}, lines
 
 
-def _quantities(
-    about: dict[str, Any], lines: list[dict[str, Any]], device: Machine
-) -> tuple[dict[str, Array], list[dict[str, Any]]] | None:
+def _kernel(about: dict[str, Any], lines: list[dict[str, Any]], device: Machine) -> Kernel | None:
     direction, binding = call_of(of_line(about))
     strategy = next(each for each in direction.record.strategies if each.name == about["strategy"])
     there = Running(strategy, binding, device)
@@ -115,10 +127,10 @@ def _quantities(
     family = family_of(kernel)
     settled = [(family.settle(kernel, there.call, family.schedule(**line["knobs"])), line) for line in lines]
     legal = [(s, line) for s, line in settled if isinstance(s, family.schedule)]
-    if not legal:
+    quantities = family.quantities(kernel, there.call, [s for s, _ in legal]) if legal else None
+    if quantities is None:
         return None
-    table = family.quantities(kernel, there.call, [s for s, _ in legal])
-    return None if table is None else (dict(table), [line for _, line in legal])
+    return Kernel(about | {"family": kernel.family}, quantities, [line for _, line in legal])
 
 
 # ------------------------------------------------------------------------------------------------ trees
@@ -164,7 +176,7 @@ def boosted(
         for place, edge in questions:
             leaves = 2 * leaves + (bins[:, place] > edge)
         sums, counts = (np.bincount(leaves, each, 1 << DEPTH) for each in (pull, weights))
-        values = (RATE * sums / (counts + SMOOTHING)).astype(np.float16)
+        values = (np.rint(RATE * sums / (counts + SMOOTHING) / GRAIN) * GRAIN).astype(np.float16)
         left = left - values[leaves]
         found.append((questions, values))
     return Trees(
@@ -229,7 +241,7 @@ def main() -> None:
     parser.add_argument("timings", type=Path, nargs="+", help="files that bench.measure wrote")
     parser.add_argument("--out", type=Path, default=SHIPPED, help="the file of the trees")
     arguments = parser.parse_args()
-    found = samples(arguments.timings)
+    found = samples(arguments.timings, fewest=FEWEST)
     write(arguments.out, fitted(found))
     print(f"{len(found.times)} timings of {len(found.calls)} kernels: {arguments.out.stat().st_size} bytes")
 

@@ -16,17 +16,16 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import normgen
+from bench.calls import CLASSES, call_of, draw, kinds_of, package_of
 from bench.commits import commit_of_tree
-from bench.drawn import KINDS, Drawn, between, line_of
+from bench.drawn import Drawn, line_of
 from normgen.devices.cuda.executor import executor_of, use_driver
 from normgen.dtypes import DTYPES
 from normgen.errors import CompileError
@@ -35,34 +34,16 @@ from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.measure.arithmetic import operand_bytes, sets_for
 from normgen.measure.clock import DriverClock
-from normgen.measure.norms import contiguous_binding, direction_of, numbers_of
+from normgen.measure.norms import numbers_of
 from normgen.measure.plans import measure_plan
 from normgen.measure.timing import FEW
-from normgen.package.direction import Direction
-from normgen.runtime.planning.choose import Candidate, alternatives, candidates, predicted
+from normgen.runtime.planning.choose import Alternative, Candidate, alternatives, candidates, predicted
 
 EACH = 20  # schedules of a kernel
 LIKELY, WILD = 1.6, 5.0  # times the least estimate: of most schedules that are drawn, and of the others
 NEAR = 2  # knobs in which neighbours differ at most
 POOL = 8 << 30  # bytes that arrays are cut out of, of each type
 DEVICE = ("cuda", 0)
-
-# Norms of rows and of images that are measured; a held-out spec is one that is not here.
-ROWS: tuple[str, ...] = (
-    "rmsnorm", "layernorm", "softmax", "add_rmsnorm", "rmsnorm", "layernorm", "log_softmax", "gated_rmsnorm",
-    "l2norm", "rmsnorm_zero_centred", "rmsnorm_quantized_row", "dyt",
-)  # fmt: skip
-IMAGES: tuple[tuple[str, dict[str, int | bool]], ...] = (
-    ("groupnorm", {"groups": 32}),
-    ("groupnorm_silu", {"groups": 32}),
-    ("groupnorm_channels_last", {"groups": 32}),
-    ("batchnorm", {"training": True}),
-    ("batchnorm_channels_last", {"training": True}),
-    ("instancenorm", {}),
-    ("layernorm2d", {}),
-    ("rmsnorm2d", {}),
-)
-TYPES = ("bf16", "bf16", "f16", "f32", "bf16 with f32 params")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,60 +58,24 @@ class Timed:
     workspace: tuple[tuple[str, tuple[int, ...], str], ...]
 
 
-def draw(seed: int) -> Iterator[Drawn]:
-    """Calls without an end, of each class in turn."""
-    source, kinds = random.Random(seed), list(KINDS.items())
-    place = 0
-    while True:
-        kind, sizes = kinds[place % len(kinds)]
-        place += 1
-        lengths = dict(sizes(source))
-        if kind == "images":
-            norm, attrs = source.choice(IMAGES)
-            if "groups" in attrs:
-                lengths["C"] = max(1, lengths["C"] // 32)
-            if source.random() < 0.3:
-                lengths["..."] = between(source, 4, 256)
-                lengths["B"] = max(1, min(2048, 20_000_000 // (lengths["..."] * lengths["C"])))
-            if norm == "batchnorm_channels_last":
-                lengths["..."] *= lengths.pop("B")
-        else:
-            norm, attrs = source.choice(ROWS), {}
-        direction = source.choice(("forward", "backward", "backward"))
-        if norm == "rmsnorm_quantized_row":
-            direction = "forward"
-        dtype = source.choice(TYPES)
-        yield Drawn(kind, norm, tuple(attrs.items()), direction, dtype, tuple(lengths.items()))
-
-
-@cache
-def _package(norm: str, attrs: tuple[tuple[str, int | bool], ...]) -> Any:
-    return normgen.load(norm, **dict(attrs)).package
-
-
-def call_of(drawn: Drawn) -> tuple[Direction, Binding]:
-    """The direction and the arrays of a call."""
-    direction = direction_of(_package(drawn.norm, drawn.attrs), drawn.direction)
-    dtype, _, mixed = drawn.dtype.partition(" with ")
-    types: str | dict[str, str] = dtype
-    if mixed:
-        names = {n: o for n, o in direction.operands.items() if o.dtype is None and n in direction.reads}
-        types = {n: "f32" if o.role == "param" else dtype for n, o in names.items()}
-    return direction, contiguous_binding(direction, dict(drawn.sizes), types)
-
-
 # ------------------------------------------------------------------------------------------------ offers
 
 
-def offers(drawn: Drawn, device: Machine, seed: int) -> list[tuple[Any, Candidate]]:
-    """Every strategy's kernels, each with the schedules to be timed."""
+def offers(drawn: Drawn, device: Machine, seed: int) -> list[tuple[Alternative, Candidate]]:
+    """The kernels of a call, each with the schedules to be timed."""
     source = random.Random(f"{seed} {drawn.text}")
+    return [(taken, each) for taken, every in kernels(drawn, device) for each in _some(every, source)]
+
+
+def kernels(drawn: Drawn, device: Machine) -> Iterator[tuple[Alternative, list[Candidate]]]:
+    """Every strategy's kernels, each with all its schedules: of the family that the class of a call is of, if
+    it is of one."""
     direction, binding = call_of(drawn)
-    found = []
+    family = CLASSES[drawn.kind].family
     for alternative in alternatives(direction.record, binding, device):
         for every in candidates(alternative.strategy, binding, device):
-            found += [(alternative, each) for each in _some(list(every), source)]
-    return found
+            if not family or every[0].kernel.family == family:
+                yield alternative, list(every)
 
 
 def _some(every: list[Candidate], source: random.Random) -> list[Candidate]:
@@ -221,15 +166,15 @@ class Pools:
         return int(self._pools[dtype].data_ptr())
 
 
-def measure(seed: int, seconds: float, out: Path, commit: str = "") -> None:
-    """Time what is drawn until there is no time left."""
+def measure(seed: int, seconds: float, out: Path, commit: str = "", kinds: Sequence[str] = ()) -> None:
+    """Time what is drawn, of some classes if there are any, until there is no time left."""
     end = time.monotonic() + seconds
     _start()
     executor = executor_of(DEVICE)
     clock, pools = DriverClock(executor), Pools()
     about = {"device": executor.device.name, "commit": commit or commit_of_tree()}
     workers = max(1, (os.cpu_count() or 2) - 1)
-    calls, lines, done = draw(seed), 0, 0
+    calls, lines, done = draw(seed, kinds), 0, 0
     with (
         ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool,
         out.open("a") as file,
@@ -266,7 +211,7 @@ def _times(
     drawn: Drawn, tries: list[Timed], executor: Any, clock: Any, pools: Pools
 ) -> Iterator[dict[str, Any]]:
     _, binding = call_of(drawn)
-    numbers = numbers_of(_package(drawn.norm, drawn.attrs))
+    numbers = numbers_of(package_of(drawn.norm, drawn.attrs))
     total = sum(operand_bytes(binding).values())
     addresses = pools.addresses(binding, sets_for(total, executor.device.cache))
     for each in tries:
@@ -286,8 +231,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=500, help="that it may take")
     parser.add_argument("--out", type=Path, default=Path("timings.jsonl"), help="what lines are added to")
     parser.add_argument("--commit", default="", help="which is measured, where git does not know it")
-    arguments = parser.parse_args()
-    measure(arguments.seed, arguments.seconds, arguments.out, arguments.commit)
+    parser.add_argument("--kinds", type=kinds_of, default=(), help=f"only some of {', '.join(CLASSES)}")
+    given = parser.parse_args()
+    measure(given.seed, given.seconds, given.out, given.commit, given.kinds)
 
 
 if __name__ == "__main__":

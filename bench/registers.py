@@ -3,7 +3,7 @@
     PYTHONPATH=. python -m bench.registers --seed 1 --seconds 300 --out registers.jsonl
     PYTHONPATH=. python -m bench.registers --fit bench/{registers,timings}/*.gz   # write spills.npz anew
 
-Calls are drawn as `bench.measure` draws them, each for a device of its own. A line of JSON each: the
+Calls are drawn as for `bench.measure`, each for a device of its own. A line of JSON each: the
 architecture, the call, the kernel, the knobs that differ from their defaults, registers and spilled bytes of
 the kernel's own launch, as NVRTC's ptxas reports them. No GPU is needed. Timings have such reports too.
 """
@@ -15,7 +15,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import islice
 from multiprocessing import get_context
@@ -25,16 +25,18 @@ from zlib import crc32
 
 import numpy as np
 
+from bench.calls import CLASSES, draw, kinds_of
 from bench.drawn import Drawn, line_of
 from bench.fit import Samples, boosted, samples
-from bench.measure import call_of, draw
+from bench.measure import kernels
 from normgen.devices.cuda.compile import Usage, inlined
 from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.errors import CompileError
 from normgen.launching.knobs import short
+from normgen.launching.launch import Launch
 from normgen.launching.machine import REGISTER_BYTES, Machine, machine_named, machine_of, usual_machine
 from normgen.launching.model import SPILLS, Trees, predict, write
-from normgen.runtime.planning.choose import Candidate, alternatives, candidates, predicted
+from normgen.runtime.planning.choose import Candidate, predicted
 
 # One device of each architecture that the compiler has registers of its own for.
 DEVICES: Mapping[str, Machine] = {
@@ -57,49 +59,51 @@ SPILLING, MOST = 8.0, 32.0  # registers that a thread lacks of which any are spi
 def reports(drawn: Drawn, arch: str, seed: int) -> list[dict[str, Any]]:
     """Of the kernels of a call. (In a process of its own.)"""
     source, device = random.Random(f"{seed} {drawn.text}"), DEVICES[arch]
-    direction, binding = call_of(drawn)
     about = {"device": device.name, "seed": seed, **line_of(drawn)}
     found = []
-    for alternative in alternatives(direction.record, binding, device):
-        for each in candidates(alternative.strategy, binding, device):
-            every = list(each)
-            times = predicted(every)
-            ranked = sorted(range(len(every)), key=times.__getitem__)
-            likely = [every[place] for place in ranked[: 4 * LIKELY]]
-            some = [
-                every[0],
-                *source.sample(likely, min(LIKELY, len(likely))),
-                *source.sample(every, min(WILD, len(every))),
-            ]
-            for one in {each.knobs: each for each in some}.values():
-                usage = reported(one, arch)
-                if usage is not None:
-                    found.append(
-                        about
-                        | {"strategy": alternative.strategy.name, "kernel": one.kernel.name}
-                        | {"knobs": short(one.schedule), "usual": one is every[0]}
-                        | {"registers": usage.registers, "spilled": usage.spilled}
-                    )
+    for alternative, every in kernels(drawn, device):
+        times = predicted(every)
+        ranked = sorted(range(len(every)), key=times.__getitem__)
+        likely = [every[place] for place in ranked[: 4 * LIKELY]]
+        some = [
+            every[0],
+            *source.sample(likely, min(LIKELY, len(likely))),
+            *source.sample(every, min(WILD, len(every))),
+        ]
+        for one in {each.knobs: each for each in some}.values():
+            usage = reported(one, arch)
+            if usage is not None:
+                found.append(
+                    about
+                    | {"strategy": alternative.strategy.name, "kernel": one.kernel.name}
+                    | {"knobs": short(one.schedule), "usual": one is every[0]}
+                    | {"registers": usage.registers, "spilled": usage.spilled}
+                )
     return found
 
 
 def reported(each: Candidate, arch: str) -> Usage | None:
     """What the compiler says of the kernel itself, not of what clears before it and adds up after it; None
     where the text does not compile."""
-    form = getattr(each.schedule, "form", "")
-    own = next(one for one in each.lowered.launches if one.entry.endswith(form and f"_{form}"))
     try:
-        (usage,) = Nvrtc().report(inlined(own.source), arch)
+        (usage,) = Nvrtc().report(inlined(own_launch(each).source), arch)
     except CompileError:
         return None
     return usage
 
 
-def collect(seed: int, seconds: float, out: Path) -> None:
-    """Compile what is drawn until there is no time left."""
+def own_launch(each: Candidate) -> Launch:
+    """That of the kernel itself."""
+    form = getattr(each.schedule, "form", each.kernel.forms[0].form)
+    entry = next(text.entry for text in each.kernel.forms if text.form == form)
+    return next(launch for launch in each.lowered.launches if launch.entry == entry)
+
+
+def collect(seed: int, seconds: float, out: Path, kinds: Sequence[str] = ()) -> None:
+    """Compile what is drawn, of some classes if there are any, until there is no time left."""
     end, lines = time.monotonic() + seconds, 0
     workers, archs = os.cpu_count() or 2, list(DEVICES)
-    calls = enumerate(draw(seed))
+    calls = enumerate(draw(seed, kinds))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool, out.open("a") as file:
         waiting = {
             pool.submit(reports, drawn, archs[n % len(archs)], seed)
@@ -161,11 +165,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300, help="that it may take")
     parser.add_argument("--out", type=Path, default=Path("registers.jsonl"), help="what lines are added to")
     parser.add_argument("--fit", type=Path, nargs="+", help="compile nothing: fit the model to these files")
-    arguments = parser.parse_args()
-    if arguments.fit:
-        fit(arguments.fit, SPILLS)
+    parser.add_argument("--kinds", type=kinds_of, default=(), help=f"only some of {', '.join(CLASSES)}")
+    given = parser.parse_args()
+    if given.fit:
+        fit(given.fit, SPILLS)
     else:
-        collect(arguments.seed, arguments.seconds, arguments.out)
+        collect(given.seed, given.seconds, given.out, given.kinds)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from bench.fit import Samples, fitted, samples
-from normgen.launching.model import predict, shipped
+from normgen.launching.model import OF_FAMILY, Trees, matrix, predict, shipped
 from normgen.launching.quantities import Array
 from normgen.measure.arithmetic import geometric_mean
 
@@ -49,27 +49,36 @@ def regrets(found: Samples, predicted: Array) -> dict[int, Regret]:
 def predicted(found: Samples, folds: int) -> Array:
     """By the model that is shipped, or by models that were fitted without the call at hand."""
     if not folds:
-        trees = shipped()
-        places = [found.names.index(name) for name in trees.names]
-        return found.bound + predict(trees, found.quantities[:, places])
+        return _by(shipped(), found)
     fold = [crc32(repr((call["norm"], call["sizes"])).encode()) % folds for call in found.calls]
     result = np.zeros(len(found.times))
     for each in range(folds):
         mine = np.array([own == each for own in fold])[found.kernels]
-        trees = fitted(found.of(own != each for own in fold))
-        result[mine] = found.bound[mine] + predict(trees, found.quantities[mine])
+        result[mine] = _by(fitted(found.of(own != each for own in fold)), found)[mine]
     return result
+
+
+def _by(trees: Trees, found: Samples) -> Array:
+    columns = dict(zip(found.names, found.quantities.T.astype(float), strict=True))
+    return np.asarray(found.bound + predict(trees, matrix(columns, trees.names, len(found.times))))
+
+
+def known(found: Samples, trees: Trees) -> list[bool]:
+    """Whether trees were fitted to timings of the family of each kernel."""
+    names = [OF_FAMILY + call["family"] for call in found.calls]
+    return [name in trees.names or name not in found.names for name in names]
 
 
 _KEYS: tuple[Callable[[dict[str, object]], str], ...] = (
     lambda call: f"{call['kind']}, {call['direction']}",
+    lambda call: f"kernels of {call['family']}",
     lambda call: f"all on {call['device']}",
     lambda call: "all",
 )
 
 
 def report(found: Samples, by_kernel: dict[int, Regret]) -> str:
-    """A line for each class and direction, each device, and all."""
+    """A line for each class and direction, each family of kernels, each device, and all."""
     head = ["class", "kernels", "taken", "worst", "model", "worst", "5 %", "first three"]
     lines: list[list[str]] = []
     for key in _KEYS:
@@ -97,6 +106,8 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=0, help="fit so many models, each without some calls")
     arguments = parser.parse_args()
     found = samples(arguments.timings)
+    if not arguments.folds:  # of other families the shipped model tells nothing
+        found = found.of(known(found, shipped()))
     print(report(found, regrets(found, predicted(found, arguments.folds))))
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.drawn import Drawn, draw
+from bench.calls import call_of
+from bench.calls import draw as drawn_calls
+from bench.drawn import Drawn
 from bench.fit import Samples, fitted, samples
-from bench.measure import EACH, call_of, offers
-from bench.measure import draw as drawn_calls
+from bench.measure import EACH, offers
 from bench.regret import predicted as expected
 from bench.regret import regrets, report
 from normgen.launching.machine import machine_named
@@ -111,9 +112,9 @@ def made_up(count: int, seed: int) -> Samples:
     source = np.random.default_rng(seed)
     quantities = source.normal(0, 1, (8 * count, 4)).astype(np.float32)
     times = 3 + quantities[:, 0] + 0.5 * np.where(quantities[:, 1] > 0.2, quantities[:, 2], 0.3)
-    calls = tuple({"kind": "any", "direction": "forward", "device": "a card"} for _ in range(count))
+    call = {"kind": "any", "direction": "forward", "device": "a card", "family": "rows"}
     places = np.repeat(np.arange(count), 8)
-    return Samples(("bound", "b", "c", "d"), quantities, times, places, places < 0, calls)
+    return Samples(("bound", "b", "c", "d"), quantities, times, places, places < 0, (call,) * count)
 
 
 def test_a_fitted_model_finds_the_fastest_of_what_it_has_not_seen() -> None:
@@ -146,7 +147,6 @@ def test_what_is_shipped_chooses_better_than_what_was_taken() -> None:
 def test_calls_and_schedules_are_drawn_by_their_seed() -> None:
     calls = list(islice(drawn_calls(5), 10))
     assert calls == list(islice(drawn_calls(5), 10)) != list(islice(drawn_calls(6), 10))
-    assert {call.kind for call in calls} == {call.kind for call in draw(0, 5)}
     for call in calls[:5]:
         one, other = (offers(call, DEVICES["H200"], 1) for _ in range(2))
         assert [each.knobs for _, each in one] == [each.knobs for _, each in other]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from bench.calls import call_of
 from bench.drawn import Drawn, draw
-from bench.measure import call_of
 from normgen.families.columns.launch import choose as columns
 from normgen.families.columns.launch import space as of_columns
 from normgen.families.columns.launch.family import shape_of as shape_of_columns

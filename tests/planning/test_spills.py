@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from bench.calls import call_of, draw
 from bench.drawn import Drawn
-from bench.measure import call_of, draw
 from bench.registers import DEVICES, reported
 from normgen.runtime.planning.choose import alternatives, choose_strategy
 from tests.fakes.machine import need_nvrtc

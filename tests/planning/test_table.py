@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from bench.calls import call_of
 from bench.drawn import Drawn
-from bench.measure import call_of
 from bench.problems import DTYPES, LAYOUTS, OPS, problems
 from normgen.families.rows.launch import choose as rows
 from normgen.launching import model, pick, table
