@@ -59,8 +59,10 @@ WINDOWS: tuple[Norm, ...] = tuple(
 TILES: tuple[Norm, ...] = (
     ("scaled_twice", ()),
     ("affine_to_channels_last", ()),
+    ("affine_to_channels_last", ()),
     ("add_channels_last", ()),
-    *(("rmsnorm_fp8", (("group", length),)) for length in (16, 64, 128)),
+    ("add_channels_last", ()),
+    *(("rmsnorm_fp8", (("group", length),)) for length in (16, 128)),  # has two such kernels
 )
 RESIDENT: tuple[Norm, ...] = (
     ("batchnorm_channels_last", (("training", True),)),

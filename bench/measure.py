@@ -23,6 +23,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.calls import CLASSES, call_of, draw, kinds_of, package_of
 from bench.commits import commit_of_tree
 from bench.drawn import Drawn, line_of
@@ -32,12 +34,14 @@ from normgen.errors import CompileError
 from normgen.launching.knobs import short
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
+from normgen.launching.model import matrix
 from normgen.measure.arithmetic import operand_bytes, sets_for
 from normgen.measure.clock import DriverClock
 from normgen.measure.norms import numbers_of
 from normgen.measure.plans import measure_plan
 from normgen.measure.timing import FEW
 from normgen.runtime.planning.choose import Alternative, Candidate, alternatives, candidates, predicted
+from normgen.runtime.planning.registry import family_of
 
 EACH = 20  # schedules of a kernel
 LIKELY, WILD = 1.6, 5.0  # times the least estimate: of most schedules that are drawn, and of the others
@@ -80,6 +84,7 @@ def kernels(drawn: Drawn, device: Machine) -> Iterator[tuple[Alternative, list[C
 
 def _some(every: list[Candidate], source: random.Random) -> list[Candidate]:
     """The first, the likeliest, neighbours of these, and others at random, of each form."""
+    every = told_apart(every)
     if len(every) <= EACH:
         return every
     times = predicted(every)
@@ -92,6 +97,17 @@ def _some(every: list[Candidate], source: random.Random) -> list[Candidate]:
         form = source.choice(sorted({getattr(each.schedule, "form", "") for each in some}))
         taken.append(source.choice([e for e in some if getattr(e.schedule, "form", "") == form]))
     return list({each.knobs: each for each in taken}.values())[:EACH]
+
+
+def told_apart(every: list[Candidate]) -> list[Candidate]:
+    """The schedules of a kernel but for those that have the quantities of an earlier one: the model would
+    predict the same of them."""
+    kernel, call = every[0].kernel, every[0].call
+    found = family_of(kernel).quantities(kernel, call, [each.schedule for each in every])
+    if found is None:
+        return every
+    _, first = np.unique(matrix(found, tuple(found), len(every)), axis=0, return_index=True)
+    return [every[place] for place in sorted(first)]
 
 
 def _apart(one: Candidate, other: Candidate) -> int:

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from bench.calls import CLASSES, SPECS, draw, kinds_of, package_of
-from bench.measure import EACH, offers
+from bench.measure import EACH, kernels, offers, told_apart
 from bench.registers import own_launch
 from normgen import bundled
 from tests.planning.judged import DEVICES
@@ -48,6 +48,16 @@ def test_calls_drawn_for_a_family_have_kernels_of_it(kind: str) -> None:
         assert max(map(names.count, names), default=0) <= EACH
         assert all(each.lowered.launches for _, each in tried[:: EACH // 2])
     assert found >= 6
+
+
+def test_of_schedules_that_the_model_cannot_tell_apart_one_is_timed() -> None:
+    """Which tile comes first counts only after another kernel."""
+    for call in islice(draw(12, ("tiles",)), 3):
+        for _, every in kernels(call, DEVICES["H200"]):
+            assert {each.schedule.backwards for each in every} == {True, False}
+            some = told_apart(every)
+            assert some[0] == every[0] and 2 * len(some) == len(every)
+            assert all(each.schedule.backwards for each in some)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

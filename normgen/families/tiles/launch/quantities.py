@@ -1,5 +1,8 @@
 """What is known of tilings before anything runs, as plain numbers: those of many at once. What means the same
-has the name that it has for rows."""
+has the name that it has for rows.
+
+Nothing tells which tile comes first: that counts only after another kernel, of what it left in the cache.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from normgen.launching.quantities import Array, Placed, log2, placed
 
 _AT_ONCE = 4  # accesses of turned operands that a thread has on their way together
 _MOST_BLOCKS = 32  # on a multiprocessor, whatever they need
-_AS_THEY_ARE = ("blocks", "backwards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,7 @@ def quantities(shape: TilesShape, tilings: Sequence[Tiling]) -> Mapping[str, Arr
     grid = Placed(count, _resident(shape, s), s["threads"], np.ceil(s["patches"] / s["threads"]))
     return {
         **placed(grid, elements * moving + shape.beside, np.maximum(patches, runs), shape.device),
-        **{name: s[name] for name in _AS_THEY_ARE},
-        "is of tiles": np.array(1.0), "rows": log2(shape.matrices * shape.rows),
+        "is of tiles": np.array(1.0), "blocks": s["blocks"], "rows": log2(shape.matrices * shape.rows),
         "segments": log2(shape.matrices), "length": log2(shape.columns),
         "row": log2(shape.columns * max(1, shape.read)), "threads": log2(s["threads"]),
         "elements": PATCH * s["vector"], "items": tile / (s["threads"] * PATCH * s["vector"]),
@@ -80,7 +81,7 @@ def _of_shape(shape: TilesShape) -> Mapping[str, float]:
 
 
 def _knobs(tilings: Sequence[Tiling]) -> dict[str, Array]:
-    names = (*_AS_THEY_ARE, "rows", "columns", "vector", "shared", "threads", "patches")
+    names = ("blocks", "rows", "columns", "vector", "shared", "threads", "patches")
     return {name: np.array([getattr(s, name) for s in tilings], float) for name in names}
 
 
