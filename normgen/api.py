@@ -32,12 +32,19 @@ _PLAIN = (bool, int, float, str)
 
 
 @overload
-def load(source: str | os.PathLike[str], /, *, shard: None = None, **attrs: object) -> Norm: ...
+def load(
+    source: str | os.PathLike[str], /, *, shard: None = None, whole: tuple[()] = (), **attrs: object
+) -> Norm: ...
 
 
 @overload
 def load(
-    source: str | os.PathLike[str], /, *, shard: Mapping[str, Ranks | Simulated], **attrs: object
+    source: str | os.PathLike[str],
+    /,
+    *,
+    shard: Mapping[str, Ranks | Simulated],
+    whole: Sequence[str] = (),
+    **attrs: object,
 ) -> SpreadNorm: ...
 
 
@@ -46,6 +53,7 @@ def load(
     /,
     *,
     shard: Mapping[str, Ranks | Simulated] | None = None,
+    whole: Sequence[str] = (),
     **attrs: object,
 ) -> Norm | SpreadNorm:
     """The norm of a spec: a path, a bundled name, or the spec's text; attr values as keywords.
@@ -53,6 +61,7 @@ def load(
     shard: axes that are spread over ranks, each of which has a run of their elements: `{"D": ranks}`, with
     `Simulated(n)` or an object that has `rank`, `size` and `gather`. Calls are then those of a rank: see
     `SpreadNorm`.
+    whole: with `shard`, the operands whose gradients ranks add up; of these each has a part otherwise.
 
     A path object, or one line ending in `.norm`, is a path; other text with white space in it is a spec; the
     rest names a bundled spec. Raises `SpecError` where the spec or an attr is at fault.
@@ -66,12 +75,18 @@ def load(
 
     stages = _Stages(read, attrs)
     if shard is not None:
-        return _spread(read, attrs, stages, shard)
+        return _spread(read, attrs, stages, shard, tuple(whole))
+    if whole:
+        raise TypeError("whole names gradients that ranks add up: it goes with shard")
     return Norm(_package(read, attrs, lambda: stages.compilation), reference=Reference(stages.programs))
 
 
 def _spread(
-    source: Source, attrs: Mapping[str, object], stages: _Stages, shard: Mapping[str, Ranks | Simulated]
+    source: Source,
+    attrs: Mapping[str, object],
+    stages: _Stages,
+    shard: Mapping[str, Ranks | Simulated],
+    whole: tuple[str, ...],
 ) -> SpreadNorm:
     from normgen.codegen.ranks import signature_package, spread_record, wanted_part
     from normgen.runtime.ranks.norm import SpreadNorm
@@ -85,15 +100,19 @@ def _spread(
     def record(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         made = stages.compilation
         program = dict(made.programs)[direction]
-        return spread_record(made.definition, wanted_part(program, wanted), axes)
+        return spread_record(made.definition, wanted_part(program, wanted), axes, whole)
 
     def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         found: SpreadRecord = _cached(
-            "spread", source, attrs, (repr(axes), direction, *wanted), lambda: record(direction, wanted)
+            "spread",
+            source,
+            attrs,
+            (repr((axes, whole, direction, wanted)),),
+            lambda: record(direction, wanted),
         )
         return found
 
-    return SpreadNorm(_cached("signature", source, attrs, (), signature), shard, compiled)
+    return SpreadNorm(_cached("signature", source, attrs, (), signature), shard, compiled, whole=whole)
 
 
 @dataclass(frozen=True)

@@ -34,20 +34,25 @@ def wanted_part(program: Program, wanted: Iterable[str] | None) -> Program:
     return replace(program, results=tuple(r for r in program.results if r.tensor.name in names))
 
 
-def spread_program(definition: Definition, program: Program, axes: Iterable[str]) -> Spread:
-    """The local programs of a direction. Raises `SpecError` (code `spread`) for axes that cannot be."""
+def spread_program(
+    definition: Definition, program: Program, axes: Iterable[str], whole: Iterable[str] = ()
+) -> Spread:
+    """The local programs of a direction. `whole`: the operands whose gradients ranks add up. Raises
+    `SpecError` (code `spread`) for axes that cannot be."""
     chosen = frozenset(axes)
     check_axes(definition, chosen)
     cotangents = [t.name for t in program.operands if t.role == "cotangent"]
     try:
-        return spread(program, chosen, cotangents)
+        return spread(program, chosen, cotangents, [f"d{name}" for name in whole])
     except Unspreadable as fault:
         raise _refused(definition, program, fault) from fault
 
 
-def spread_record(definition: Definition, program: Program, axes: Iterable[str]) -> SpreadRecord:
+def spread_record(
+    definition: Definition, program: Program, axes: Iterable[str], whole: Iterable[str] = ()
+) -> SpreadRecord:
     """The same, compiled. Raises what `package` raises too."""
-    made = spread_program(definition, program, axes)
+    made = spread_program(definition, program, axes, whole)
     source, names = definition.source, made.names
     every = [axis.name for axis in program.axes]
     return SpreadRecord(

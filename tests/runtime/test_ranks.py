@@ -119,6 +119,17 @@ def test_gradients_that_nobody_wants_are_not_exchanged_for():
     assert made.dx is made.dw is None
 
 
+def test_a_gradient_may_be_asked_for_whole():
+    norm = normgen.load("rmsnorm", shard={"...": Simulated(3)}, whole=("w",))
+    x, w, dy, rstd = drawn(7, 8), drawn(8), drawn(7, 8, seed=1), np.abs(drawn(7)) + 1
+    runs = (4, 0, 3)
+    made = norm.backward(dy=cut(dy, runs, 0), x=cut(x, runs, 0), w=w, rstd=cut(rstd, runs))
+    assert norm.placements["dw"] == "whole" and len({dw.tobytes() for dw in made.dw}) == 1
+    wanted = normgen.load("rmsnorm").reference.backward(dy=dy, x=x, w=w, rstd=rstd)
+    np.testing.assert_allclose(made.dw[0], wanted.dw, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(made.dx), wanted.dx, rtol=1e-5, atol=1e-5)
+
+
 def test_attrs_are_numbers_of_a_call_and_saves_may_be_left_out():
     norm, x = normgen.load("rmsnorm", shard={"D": Simulated(2)}), drawn(2, 6)
     made = norm.forward(cut(x, (2, 4)), None, eps=0.5, save=False)
@@ -209,6 +220,12 @@ def test_a_gather_that_is_none_is_told():
         (lambda: normgen.load("rmsnorm", shard={}), "shard names no axis"),
         (lambda: normgen.load("rmsnorm", shard={"D": 4}), "D is spread over a int: give normgen.Simulated"),
         (lambda: Simulated(0), "at least 1, not 0"),
+        (lambda: normgen.load("rmsnorm", whole=("w",)), "it goes with shard"),
+        (
+            lambda: normgen.load("rmsnorm", shard={"D": Simulated(2)}, whole=("b",)),
+            "rmsnorm has no gradient by 'b'; it has x, w",
+        ),
+        (lambda: two("batchnorm", "B").forward([drawn(2, 3, 4)] * 2, None, None, *states()), "contiguous"),
         (
             lambda: normgen.load("qk_norm", head_dim=4, shard={"H": Simulated(2), "K": Simulated(3)}),
             "H and K are spread over different ranks",
@@ -226,6 +243,11 @@ def test_mistakes_are_said_in_a_line(call, said):
     with pytest.raises((TypeError, ValueError), match=said) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def states():
+    """Of each rank, states of which the second rank's are strided."""
+    return ([np.ones(3, np.float32), np.ones((3, 2), np.float32)[:, 0]] for _ in range(2))
 
 
 def two(name="rmsnorm", axis="D"):

@@ -12,9 +12,11 @@ from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+import normgen
 import normgen.torch as nt
 
 WORLD = 2
@@ -146,7 +148,40 @@ def compiled():
     _same(got.full_tensor(), norm(x, w))
 
 
+class Gloo:
+    """The processes as ranks of a norm of NumPy arrays."""
+
+    def __init__(self):
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def gather(self, array):
+        found = [torch.empty_like(torch.from_numpy(array)) for _ in range(self.size)]
+        dist.all_gather(found, torch.from_numpy(array))
+        return torch.stack(found).numpy()
+
+
+def axes_are_spread_over_processes():
+    """Both directions, with runs of different lengths; and what ranks say that make different calls."""
+    norm, plain, ranks = normgen.load("layernorm", shard={"D": Gloo()}), normgen.load("layernorm"), Gloo()
+    x, w, dy = (torch.randn(shape).numpy() for shape in ((3, 20), (20,), (3, 20)))
+    run = slice(0, 13) if ranks.rank == 0 else slice(13, 20)
+    made = norm.forward(x[:, run], w[run], None)
+    wanted = plain.reference.forward(x, w)
+    np.testing.assert_allclose(made.y, wanted.y[:, run], atol=1e-5)
+    got = norm.backward(dy=dy[:, run], x=x[:, run], w=w[run], mu=made.mu, rstd=made.rstd, wrt=("x", "w"))
+    want = plain.reference.backward(dy=dy, x=x, w=w, mu=wanted.mu, rstd=wanted.rstd)
+    np.testing.assert_allclose(got.dx, want.dx[:, run], atol=1e-5)
+    np.testing.assert_allclose(got.dw, want.dw[run], atol=1e-5)
+    try:
+        norm.forward(x[: 2 + ranks.rank, run], w[run], None)
+    except ValueError as fault:
+        assert str(fault).startswith("rank 1 has 3 rows, rank 0 has 2 rows")
+    else:
+        raise AssertionError("ranks have different rows, and nothing was said")
+
+
 CHECKS = (
+    axes_are_spread_over_processes,
     ddp,
     fsdp,
     what_is_not_reduced_stays_cut,

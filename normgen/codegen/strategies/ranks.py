@@ -52,29 +52,31 @@ class Spread:
         ]
 
 
-def spread(program: Program, axes: Axes, cotangents: Collection[str] = ()) -> Spread:
+def spread(
+    program: Program, axes: Axes, cotangents: Collection[str] = (), whole: Collection[str] = ()
+) -> Spread:
     """The local programs of a program whose axes are spread over the ranks of one group.
 
-    `cotangents`: the operands in which the results are linear, where these are gradients. Raises
-    `Unspreadable`.
+    `cotangents`: the operands in which the results are linear, where these are gradients. `whole`: the
+    gradients that ranks add up, which are left as parts of a sum otherwise. Raises `Unspreadable`.
     """
-    corrected = _spread(centre(program), axes, cotangents)
+    corrected = _spread(centre(program), axes, cotangents, whole)
     if cotangents and corrected.rounds:
         # A stored mean is corrected where that takes no exchange of its own.
-        plain = _spread(program, axes, cotangents)
+        plain = _spread(program, axes, cotangents, whole)
         if len(plain.rounds) < len(corrected.rounds):
             return plain
     return corrected
 
 
-def _spread(program: Program, axes: Axes, cotangents: Collection[str]) -> Spread:
+def _spread(program: Program, axes: Axes, cotangents: Collection[str], whole: Collection[str]) -> Spread:
     names = names_for(program, axes)
     program = sized(program, names)
     workspace = Workspace(program)
     numbered = workspace.names(program)
     roots = {r.tensor.name: r.expr for r in program.results}
     roots |= {f"update:{u.state}": u.expr for u in program.updates}
-    may_stay = {r.tensor.name for r in program.results if r.tensor.role == "gradient"}
+    may_stay = {r.tensor.name for r in program.results if r.tensor.role == "gradient"} - set(whole)
     _refuse_ties(roots.values(), axes)
     rounds: list[tuple[Result, ...]] = []
     parts: dict[str, Kind] = {}

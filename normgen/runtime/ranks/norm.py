@@ -10,7 +10,7 @@ from typing import Any
 
 from normgen.devices.executors import executor_of
 from normgen.launching.launch import HOST
-from normgen.launching.layout import Lengths, solve
+from normgen.launching.layout import Lengths, is_contiguous, solve
 from normgen.locks import new_reentrant_lock
 from normgen.package.direction import Direction, directions, result_tuple, tuple_name
 from normgen.package.records import ABI, Package
@@ -49,14 +49,22 @@ class SpreadNorm:
         shard: Mapping[str, Ranks | Simulated],
         compiled: Compile,
         *,
+        whole: tuple[str, ...] = (),
         executors: Executors = executor_of,
         planner: Planner = plan_tuned,
     ) -> None:
-        """`package`: what calls take and return, without kernels; `compiled`: makes those."""
+        """`package`: what calls take and return, without kernels; `compiled`: makes those, with these
+        gradients `whole`."""
         self.package = package
         self.axes = tuple(shard)
         self.ranks = _ranks(shard)
+        self.whole = whole
         found = [each for each in directions(package) if each is not None]
+        gradients = [record.source for record in found[-1].results.values() if record.role == "gradient"]
+        for name in whole:
+            if name not in gradients:
+                known = ", ".join(gradients) or "none"
+                raise ValueError(f"whole: {package.name} has no gradient by {name!r}; it has {known}")
         self._directions = {each.name: _Direction(each, self, compiled, executors, planner) for each in found}
         outputs = [n for n, r in found[0].results.items() if r.role != "save"]
         self._outputs = result_tuple(tuple_name(package.name, "outputs"), tuple(outputs))
@@ -187,6 +195,9 @@ class _Direction:
         bound = bind(self.direction, seen.views, {}, request.wanted, False, dict(request.types))
         shapes = [(self.direction.operands[name], view.shape) for name, view in seen.views.items()]
         lengths = solve(shapes, self.direction.axes)
+        for name in self.whole.updated & seen.views.keys():
+            if not is_contiguous(seen.views[name].shape, seen.views[name].strides):
+                raise ValueError(f"state {name} is updated in place, so it must be contiguous")
         for axis in self.norm.axes:
             if axis not in lengths.axes:
                 raise ValueError(f"the length of {axis} is unknown: no given array determines it")
@@ -215,6 +226,7 @@ class _Direction:
         text = blake2b(package.spec.encode(), digest_size=4).hexdigest()
         found = {
             "norm": f"loads {self.title}{folded}",
+            "whole": f"has gradients whole by {', '.join(self.norm.whole) or 'nothing'}",
             "text": f"loads the text {text} of {package.name}",
             "runtime": f"runs normgen with ABI {ABI}",
             "direction": f"calls {self.direction.name}",
