@@ -2,44 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, note, settings
 
 from normgen.codegen.ranks import spread_program, spread_record
 from normgen.codegen.strategies.ranks import spread
-from normgen.diagnostics import SpecError
+from normgen.diagnostics import Source, SpecError
+from normgen.dsl import load_definition
+from normgen.dsl.syntax import parse
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.kinds import Unspreadable
 from normgen.ir.levels import differentiated
 from normgen.ir.nodes import reductions
+from normgen.ir.program import Program
 from normgen.ir.reference import evaluate, new_states
+from normgen.verify.draw import attr_choices, scalar_values
+from tests.channel_specs import channel_specs
 from tests.codegen.spreading import cut, joined, pieces, run
 from tests.ir.specs import NAMES, bundled, draw, written
+from tests.strategies import well_typed_specs
 
 LENGTHS = {"B": 4, "C": 9, "D": 12, "...": 6, "H": 6, "W": 6, "K": 6, "E": 9, "S": 9}
 TOLERANCE = 1e-9  # of float64, whose sums are in another order
 
 
+@dataclass(frozen=True)
+class Call:
+    """A direction of a spec with arrays: its program, the cotangents in which it is linear, its arrays, the
+    lengths of its axes, its float attrs and its results."""
+
+    label: str
+    program: Program
+    cotangents: tuple[str, ...]
+    arrays: dict[str, Any]
+    extents: dict[str, int]
+    scalars: dict[str, float]
+    results: dict[str, Any]
+
+
 @cache
 def calls(name, twice=False):
-    """Each direction of a spec, with `twice` the derivative of its backward instead: what it is called, its
-    program, the cotangents in which it is linear, its arrays, lengths and results."""
-    definition = bundled(name)
+    """Each direction of a bundled spec; with `twice` the derivative of its backward instead."""
+    return calls_of(bundled(name), twice)
+
+
+def calls_of(definition, twice=False):
     fixed = {axis.name: axis.extent for axis in definition.program.axes if axis.extent is not None}
     extents = {"...": 6, **{a.name: LENGTHS.get(a.name, 4) for a in definition.program.axes}, **fixed}
     rng = np.random.default_rng(3)
     arrays = draw(definition, None, extents, seed=3)
-    results = evaluate(definition.program, arrays, extents)
-    found = [] if twice else [("forward", definition.program, (), dict(arrays), extents, results)]
+    scalars = scalar_values(definition.program)
+    results = evaluate(definition.program, arrays, extents, scalars)
+    forward = Call("forward", definition.program, (), dict(arrays), extents, scalars, results)
+    found = [] if twice else [forward]
     arrays |= {**results, **new_states(definition.program, results)}
     for label, program, of in derivatives(definition, twice):
         for tensor in program.operands:
             arrays.setdefault(tensor.name, rng.standard_normal([extents[axis] for axis in tensor.order]))
-        results = evaluate(program, arrays, extents)
-        found.append((label, program, tuple(f"d{each}" for each in of), dict(arrays), extents, results))
+        results = evaluate(program, arrays, extents, scalars)
+        cotangents = tuple(f"d{each}" for each in of)
+        found.append(Call(label, program, cotangents, dict(arrays), extents, scalars, results))
     return found
 
 
@@ -56,47 +84,71 @@ def axes_of(program):
     return [a for a in dict.fromkeys(a for t in tensors for a in t.order) if a not in fixed]
 
 
-def worst(made, program, arrays, extents, wanted, axes, ranks):
+def worst(made, call, axes, ranks):
     """The largest error of a spread program, relative to the largest value of each result."""
+    program, extents = call.program, call.extents
     orders = {t.name: t.order for t in program.operands}
     cuts = {axis: cut(extents[axis], ranks) for axis in axes}
-    given = {name: pieces(arrays[name], order, cuts) for name, order in orders.items()}
+    given = {name: pieces(call.arrays[name], order, cuts) for name, order in orders.items()}
     locals_ = [{**extents, **{axis: cuts[axis][rank] for axis in axes}} for rank in range(ranks)]
-    got = run(made, [{n: each[rank] for n, each in given.items()} for rank in range(ranks)], locals_)
+    arrays = [{name: each[rank] for name, each in given.items()} for rank in range(ranks)]
+    got = run(made, arrays, locals_, call.scalars)
     results = {r.tensor.name: r.tensor.order for r in program.results}
     results |= {f"update:{u.state}": orders[u.state] for u in program.updates}
     found = 0.0
     for name, order in results.items():
         value = joined(name, made.placements[name], order, [each[name] for each in got], axes)
-        scale = max(np.abs(wanted[name]).max(initial=0), 1e-3)
-        found = max(found, float(np.abs(value - wanted[name]).max(initial=0)) / scale)
+        scale = max(np.abs(call.results[name]).max(initial=0), 1e-3)
+        found = max(found, float(np.abs(value - call.results[name]).max(initial=0)) / scale)
     return found
 
 
-def compare(name, counts, twice=False):
-    """All axes of all directions of a spec, over so many ranks."""
-    for label, program, cotangents, arrays, extents, wanted in calls(name, twice):
-        for axis in axes_of(program):
+def compare(every, counts):
+    """All axes of some calls, over so many ranks; how many exchanges they took."""
+    rounds = 0
+    for call in every:
+        for axis in axes_of(call.program):
             try:
-                made = spread(program, frozenset({axis}), cotangents)
+                made = spread(call.program, frozenset({axis}), call.cotangents)
             except Unspreadable:
                 continue
+            rounds += len(made.rounds)
             for ranks in counts:
-                error = worst(made, program, arrays, extents, wanted, [axis], ranks)
-                assert error < TOLERANCE, (name, label, axis, ranks, error)
+                error = worst(made, call, [axis], ranks)
+                assert error < TOLERANCE, (call.program.name, call.label, axis, ranks, error)
+    return rounds
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_three_ranks_have_the_results_of_one(name):
     """Of which one has no elements."""
-    compare(name, (3,))
+    compare(calls(name), (3,))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_any_number_of_ranks_have_the_results_of_one(name):
-    compare(name, (2, 8))
-    compare(name, (2, 3, 8), twice=True)
+    compare(calls(name), (2, 8))
+    compare(calls(name, twice=True), (2, 3, 8))
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(150, marks=pytest.mark.thorough)])
+def test_drawn_specs_on_ranks_have_the_results_of_one(examples):
+    rounds = []
+
+    @given(well_typed_specs() | channel_specs())
+    @settings(deadline=None, derandomize=True, database=None, max_examples=examples)
+    def check(text):
+        note(text)
+        rounds.append(compare(calls_of(definition_of(text)), (3,)))
+
+    check()
+    assert sum(rounds) > len(rounds), "most of them exchange something"
+
+
+def definition_of(text):
+    source = Source("drawn.norm", text)
+    return load_definition(source, attr_choices(parse(source), {})[-1])
 
 
 # A norm, an axis; the floats that a rank tells in each round of the forward and of the backward.
@@ -121,13 +173,13 @@ EXCHANGES = (
 
 @pytest.mark.parametrize(("name", "axis", "floats"), EXCHANGES)
 def test_ranks_exchange_the_least(name, axis, floats):
-    every = [spread(program, frozenset({axis}), of) for _, program, of, *_ in calls(name)]
+    every = [spread(call.program, frozenset({axis}), call.cotangents) for call in calls(name)]
     assert tuple([len(told) for told in made.told] for made in every) == floats
 
 
 def test_gradients_of_what_is_whole_are_parts_and_cost_no_pass():
-    _, (_, program, cotangents, *_) = calls("batchnorm")
-    made = spread(program, frozenset({"B"}), cotangents)
+    _, call = calls("batchnorm")
+    made = spread(call.program, frozenset({"B"}), call.cotangents)
     assert dict(made.placements) == {"dx": "shard", "dw": "part", "db": "part"}
     assert "db" in {r.tensor.name for r in made.rounds[0].results}, "the statistics have summed it already"
     (dw,) = (r.expr for r in made.apply.results if r.tensor.name == "dw")
@@ -136,16 +188,23 @@ def test_gradients_of_what_is_whole_are_parts_and_cost_no_pass():
 
 def test_several_axes_of_the_same_ranks():
     """Queries and keys have heads of their own; or are normalized over all of them, in one exchange."""
-    for _, program, cotangents, arrays, extents, wanted in calls("qk_norm"):
-        made = spread(program, frozenset({"H", "K"}), cotangents)
+    for call in calls("qk_norm"):
+        made = spread(call.program, frozenset({"H", "K"}), call.cotangents)
         assert not made.rounds
-        assert worst(made, program, arrays, extents, wanted, ["H", "K"], 3) < TOLERANCE
+        assert worst(made, call, ["H", "K"], 3) < TOLERANCE
     definition = written(
         "norm both\ninput q[..., D]\ninput k[..., E]\n"
         "output a[..., D] = q * rsqrt(mean[D](q^2) + 1e-6)\noutput b[..., E] = k * rsqrt(mean[E](k^2) + 1e-6)"
     )
     made = spread(definition.program, frozenset({"D", "E"}))
     assert [len(told) for told in made.told] == [2]
+
+
+def test_the_extreme_of_values_with_a_mean_is_told_as_an_extreme():
+    text = (
+        "norm t\ninput x[..., D]\noutput y[..., D] = (x - mean[D](x)) * abs(x)\noutput v[...] = max[D](x)\n"
+    )
+    assert compare(calls_of(written(text)), (3,))
 
 
 def test_a_name_of_the_spec_is_never_taken():

@@ -46,9 +46,9 @@ class Round:
             for node in needed:
                 self.table[node] = self._summed(node)
             return
-        partners = {partnered(node) for node in later if is_partner(node, set(first))}
+        means = {reduce("sum", n.over, partnered(n)) for n in later if is_partner(n, set(first))}
         for node in first:
-            self.table[node] = self._mean(node) if node.arg in partners else self._plain(node)
+            self.table[node] = self._mean(node) if node in means else self._plain(node)
         for node in later:
             self.table[node] = self._with_others(node, set(first))
 
