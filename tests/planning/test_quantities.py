@@ -23,9 +23,11 @@ from normgen.launching.call import Call
 from normgen.launching.family import LaunchFamily
 from normgen.launching.knobs import short
 from normgen.launching.model import matrix, predict, read, shipped, write
+from normgen.measure.norms import contiguous_binding, direction_of
 from normgen.package.kernels import Kernel
 from normgen.runtime.planning.choose import Candidate, Running, predicted
 from normgen.runtime.planning.registry import family_of
+from tests.codegen.norms import package_of
 from tests.planning.judged import DEVICES
 
 FAMILIES = ("windows", "tiles", "resident")
@@ -88,6 +90,24 @@ def test_quantities_do_not_depend_on_what_else_is_asked_for(family: str) -> None
             for name, values in found.items():
                 own = values if np.ndim(values) == 0 else values[place]
                 np.testing.assert_allclose(alone[name], own, err_msg=name)
+
+
+OUTER = """norm outer
+input a[M]
+input b[N]
+output y[M, N] = a * b
+output z[N, M] = a * b
+grad y wrt a, b
+"""
+
+
+def test_operands_without_every_element_come_in_time() -> None:
+    direction = direction_of(package_of(OUTER), "forward")
+    (strategy,) = direction.record.strategies
+    there = Running(strategy, contiguous_binding(direction, {"M": 300, "N": 200}, "f32"), DEVICES["H200"])
+    (kernel,) = there.kernels
+    each = Planned(kernel, there.call, list(there.space(kernel)))
+    assert kernel.family == "tiles" and all(np.isfinite(found).all() for found in each.quantities().values())
 
 
 BATCHES = (

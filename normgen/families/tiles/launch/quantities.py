@@ -17,6 +17,7 @@ from normgen.launching.machine import WARP, Machine
 from normgen.launching.quantities import Array, Placed, log2, placed
 
 _AT_ONCE = 4  # accesses of turned operands that a thread has on their way together
+_SINGLE = 4.0  # bytes that a thread has on their way where no operand has every element
 _MOST_BLOCKS = 32  # on a multiprocessor, whatever they need
 
 
@@ -50,12 +51,13 @@ def quantities(shape: TilesShape, tilings: Sequence[Tiling]) -> Mapping[str, Arr
     moving = shape.read + shape.written + shape.turned_read + shape.turned_written
     patches = np.minimum(s["patches"], s["threads"]) * PATCH * s["vector"] * shape.read
     runs = np.minimum(tile * shape.turned_read, s["threads"] * _AT_ONCE * shape.run)
+    coming = np.maximum(np.maximum(patches, runs), s["threads"] * _SINGLE)
     straight = s["columns"] * shape.narrowest
     turned = s["rows"] * max(1, shape.turned_read, shape.turned_written)
     width = np.minimum(WORD, s["vector"] * shape.narrowest)
     grid = Placed(count, _resident(shape, s), s["threads"], np.ceil(s["patches"] / s["threads"]))
     return {
-        **placed(grid, elements * moving + shape.beside, np.maximum(patches, runs), shape.device),
+        **placed(grid, elements * moving + shape.beside, coming, shape.device),
         "is of tiles": np.array(1.0), "blocks": s["blocks"], "rows": log2(shape.matrices * shape.rows),
         "segments": log2(shape.matrices), "length": log2(shape.columns),
         "row": log2(shape.columns * max(1, shape.read)), "threads": log2(s["threads"]),
