@@ -207,6 +207,20 @@ def test_the_extreme_of_values_with_a_mean_is_told_as_an_extreme():
     assert compare(calls_of(written(text)), (3,))
 
 
+def test_a_value_is_told_once_what_it_is_made_of_is_whole():
+    text = "norm t\ninput x[B, S, D]\nlet s = mean[D](tanh(sum[B](tanh(x))))\n"
+    definition = written(text + "output y[B, S, D] = tanh(tanh(mean[S](s))) + x + 0.5 * s")
+    assert compare(calls_of(definition), (3,))
+
+
+def test_states_are_read_before_they_are_updated():
+    """`apply` is given the old value, since `merge` has updated the state by then."""
+    text = "norm t\ninput x[B, C]\nstate running[C] = 1\nupdate running = lerp(running, mean[B](x), 0.25)\n"
+    made = spread(written(text + "output y[B, C] = x - running").program, frozenset({"B"}))
+    assert "running" in {t.name for t in made.merge.operands}
+    assert "running" not in {t.name for t in made.apply.operands}
+
+
 def test_a_name_of_the_spec_is_never_taken():
     text = "norm t\nattr size_D = 2\ninput x[Rank, D]\nparam count_D[D]\nparam t1[D]\n"
     definition = written(text + "output y[Rank, D] = size_D * x * rsqrt(mean[D](x^2)) * count_D * t1")

@@ -95,6 +95,15 @@ def test_a_batch_in_runs_updates_its_states_and_leaves_parts_of_gradients():
     assert not made.dw[1].any(), "the rank without samples adds nothing"
 
 
+def test_what_is_made_of_a_state_has_its_value_before_the_update():
+    spec = "norm t\ninput x[B, C]\nstate running[C] = 1\nupdate running = lerp(running, mean[B](x), 0.25)\n"
+    norm = normgen.load(spec + "output y[B, C] = x - running", shard={"B": Simulated(2)})
+    x, states = drawn(5, 3) + 1, [np.full(3, 2, np.float32) for _ in range(2)]
+    y = norm(cut(x, (2, 3), 0), states)
+    np.testing.assert_allclose(np.concatenate(y), x - 2, **CLOSE)
+    np.testing.assert_allclose(states[1], 1.5 + 0.25 * x.mean(0), **CLOSE)
+
+
 def test_element_types_are_those_of_the_norm():
     norm = normgen.load("layernorm", shard={"D": Simulated(2)})
     x, w, dy = drawn(3, 9, dtype=BF16), drawn(9), drawn(3, 9, seed=2, dtype=BF16)

@@ -149,7 +149,8 @@ class _Spreading:
         local = [r for r in local if r not in early]
         whole_updates = [u for u in updates if placements[f"update:{u.state}"] == "whole"]
         local_updates = [u for u in updates if u not in whole_updates]
-        handed = self._handed([*local, *local_updates], found)
+        moved = {u.state for u in whole_updates}
+        handed = self._handed([*local, *local_updates], found, moved)
         table = loads_of(handed)
         local = [replace(r, expr=rewrite(r.expr, table)) for r in local]
         local_updates = [replace(u, expr=rewrite(u.expr, table)) for u in local_updates]
@@ -194,10 +195,14 @@ class _Spreading:
     def _told_below(self, *roots: Expr) -> list[Expr]:
         return [n for n in walk(*roots) if isinstance(n, Load) and self.names.rank in n.axes]
 
-    def _handed(self, local: list[Result | Update], found: Kinds) -> tuple[Result, ...]:
-        """What `merge` leaves for `apply`: the largest whole values that are made of what ranks told."""
+    def _handed(
+        self, local: list[Result | Update], found: Kinds, moved: Collection[str]
+    ) -> tuple[Result, ...]:
+        """What `merge` leaves for `apply`: the largest whole values that are made of what ranks told, or of
+        states that have `moved` on by then."""
         roots = [each.expr for each in local]
         merged: set[Expr] = set(self._told_below(*roots))
+        merged |= {n for n in walk(*roots) if isinstance(n, Load) and n.tensor in moved}
         for node in walk(*roots):
             if merged.intersection(children(node)):
                 merged.add(node)

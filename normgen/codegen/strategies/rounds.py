@@ -72,8 +72,14 @@ class Round:
         return [n for n in reductions(*roots) if n.over & self.names.axes and not n.window]
 
     def _suffice(self, needed: Sequence[Expr], first: Sequence[Reduce], found: Kinds) -> bool:
-        """Whether the needed values are sums that are made of the first reductions alone."""
-        return all(found.of[node] == "sum" and set(self._over_ranks(node)) <= set(first) for node in needed)
+        """Whether the needed values are sums that are linear in the first reductions: none of them is made of
+        another one, which has to be whole before."""
+        return all(
+            found.of[node] == "sum"
+            and set(self._over_ranks(node)) <= set(first)
+            and not {n for n in walk(node) if n is not node}.intersection(needed)
+            for node in needed
+        )
 
     # ------------------------------------------------------------------------------- what ranks tell
 
