@@ -23,6 +23,7 @@ from normgen.ir.nodes import reductions
 from normgen.ir.program import Program
 from normgen.ir.reference import evaluate, new_states
 from normgen.verify.draw import attr_choices, scalar_values
+from tests.axis_specs import axis_specs
 from tests.channel_specs import channel_specs
 from tests.codegen.spreading import cut, joined, pieces, run
 from tests.ir.specs import NAMES, bundled, draw, written
@@ -136,7 +137,7 @@ def test_any_number_of_ranks_have_the_results_of_one(name):
 def test_drawn_specs_on_ranks_have_the_results_of_one(examples):
     rounds = []
 
-    @given(well_typed_specs() | channel_specs())
+    @given(well_typed_specs() | channel_specs() | axis_specs())
     @settings(deadline=None, derandomize=True, database=None, max_examples=examples)
     def check(text):
         note(text)
