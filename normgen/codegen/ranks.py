@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from normgen.codegen.package import package
-from normgen.codegen.strategies.local import Names
 from normgen.codegen.strategies.ranks import Spread, spread
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
 from normgen.ir.kinds import Unspreadable
-from normgen.ir.nodes import Expr, walk
+from normgen.ir.nodes import Axes, Expr, walk
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.package.records import Package, TensorRecord
 from normgen.package.spread import SpreadRecord, StageRecord
@@ -85,12 +84,13 @@ def _stage(program: Program, source: Source, made: Spread) -> StageRecord:
     plain = Definition(replace(program, results=outputs), (), (), source, ())
     compiled = package(plain)
     record = replace(compiled.forward, reduced=())
-    values = {r.tensor.name: r.expr for r in program.results} | {u.state: u.expr for u in program.updates}
+    axes = {r.tensor.name: r.tensor.axes | _axes_of(r.expr) for r in program.results}
+    axes |= {u.state: _axes_of(u.expr) for u in program.updates}
     return StageRecord(
         replace(compiled, forward=record),
         tuple((_told(t), made.parts[t.name]) for t in told),
         tuple(t.name for t in temporaries if t not in told),
-        tuple((name, _concerned(value, made.names)) for name, value in values.items()),
+        tuple((name, tuple(sorted(own & made.names.axes))) for name, own in axes.items()),
     )
 
 
@@ -98,8 +98,8 @@ def _told(tensor: Tensor) -> TensorRecord:
     return TensorRecord(tensor.name, "output", tensor.dims, "f32")
 
 
-def _concerned(value: Expr, names: Names) -> tuple[str, ...]:
-    return tuple(sorted({axis for node in walk(value) for axis in node.axes} & names.axes))
+def _axes_of(value: Expr) -> Axes:
+    return frozenset(axis for node in walk(value) for axis in node.axes)
 
 
 # ------------------------------------------------------------------------------------------ refusals

@@ -214,6 +214,22 @@ def test_a_value_is_told_once_what_it_is_made_of_is_whole():
     assert compare(calls_of(definition), (3,))
 
 
+@pytest.mark.parametrize("output", ["y[B] = mean[D](x)", "y[B, D] = w * mean[D](x)"])
+def test_a_gradient_that_is_the_same_along_a_spread_axis_is_a_shard(output):
+    definition = written(f"norm t\ninput x[B, D]\nparam w[D]\noutput z[B, D] = x * w\noutput {output}")
+    *_, call = every = calls_of(definition)
+    assert compare(every, (3,))
+    made = spread(call.program, frozenset({"D"}), call.cotangents)
+    assert made.placements["dx"] == "shard"
+
+
+def test_a_gradient_of_nothing_but_another_is_a_shard():
+    definition = written("norm t\ninput x[B, D]\nparam w[D]\noutput y[B, D] = w * mean[D](x)\ngrad y wrt x")
+    *_, call = every = calls_of(definition)
+    assert compare(every, (3,))
+    assert not call.program.results[0].expr.axes & {"D"}, "it does not vary along D"
+
+
 def test_states_are_read_before_they_are_updated():
     """`apply` is given the old value, since `merge` has updated the state by then."""
     text = "norm t\ninput x[B, C]\nstate running[C] = 1\nupdate running = lerp(running, mean[B](x), 0.25)\n"

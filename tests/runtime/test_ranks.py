@@ -104,6 +104,16 @@ def test_what_is_made_of_a_state_has_its_value_before_the_update():
     np.testing.assert_allclose(states[1], 1.5 + 0.25 * x.mean(0), **CLOSE)
 
 
+def test_a_gradient_that_does_not_vary_along_a_spread_axis_is_a_shard_of_it():
+    spec = "norm t\ninput x[B, D]\nparam w[D]\noutput y[B, D] = w * mean[D](x)\ngrad y wrt x\n"
+    norm, dy, w, x = normgen.load(spec, shard={"D": Simulated(3)}), drawn(2, 6), drawn(6), drawn(2, 6, seed=1)
+    runs = (4, 0, 2)
+    (dx,) = norm.backward(dy=cut(dy, runs), w=cut(w, runs), x=cut(x, runs))
+    wanted = np.broadcast_to((w * dy).mean(1, keepdims=True), (2, 6))
+    np.testing.assert_allclose(np.concatenate(dx, 1), wanted, **CLOSE)
+    assert [each.shape for each in dx] == [(2, 4), (2, 0), (2, 2)] and norm.placements["dx"] == "shard"
+
+
 def test_element_types_are_those_of_the_norm():
     norm = normgen.load("layernorm", shard={"D": Simulated(2)})
     x, w, dy = drawn(3, 9, dtype=BF16), drawn(9), drawn(3, 9, seed=2, dtype=BF16)

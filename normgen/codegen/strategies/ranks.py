@@ -76,7 +76,8 @@ def _spread(program: Program, axes: Axes, cotangents: Collection[str], whole: Co
     numbered = workspace.names(program)
     roots = {r.tensor.name: r.expr for r in program.results}
     roots |= {f"update:{u.state}": u.expr for u in program.updates}
-    may_stay = {r.tensor.name for r in program.results if r.tensor.role == "gradient"} - set(whole)
+    gradients_of_whole = (r.tensor for r in program.results if r.tensor.role == "gradient")
+    may_stay = {t.name for t in gradients_of_whole if not t.axes & axes} - set(whole)
     _refuse_ties(roots.values(), axes)
     rounds: list[tuple[Result, ...]] = []
     parts: dict[str, Kind] = {}
@@ -140,7 +141,12 @@ class _Spreading:
 
     def finish(self, roots: Mapping[str, Expr], found: Kinds) -> Spread:
         """The local programs."""
-        placements = {name: _placement(found.of[e]) for name, e in roots.items()}
+        # A result with the axis is a shard, be its value the same all along it.
+        shards = {r.tensor.name for r in self.program.results if r.tensor.axes & self.names.axes}
+        shards |= {f"update:{t.name}" for t in self.program.operands if t.axes & self.names.axes}
+        placements = {
+            name: "shard" if name in shards else _placement(found.of[e]) for name, e in roots.items()
+        }
         results = {r.tensor.name: replace(r, expr=roots[r.tensor.name]) for r in self.program.results}
         updates = [replace(u, expr=roots[f"update:{u.state}"]) for u in self.program.updates]
         whole = [r for name, r in results.items() if placements[name] == "whole"]
