@@ -173,12 +173,14 @@ class ColumnText:
             return [f"float {self.name}[{'VEC' if self.by_place else 'ITEMS'}] = {{}};"]
         match self.op:
             case "moments" if stored:
-                at = f"{self.partial} + index_t(blockIdx.x) * MomentsRow<LENGTH>::SIZE"
+                at = f"{self.partial} + index_t(blockIdx.x / MEMBERS) * MomentsRow<LENGTH>::SIZE"
                 return [f"StoredMoments<LENGTH> {self.name} = {{{{{at}}}}};"]
             case "moments":
                 return [f"{'ColumnMoments<ITEMS * VEC>' if self.wide else 'ValueMoments'} {self.name};"]
             case _ if stored:
-                return [f"float* const {self.name} = {self.partial} + index_t(blockIdx.x) * LENGTH;"]
+                return [
+                    f"float* const {self.name} = {self.partial} + index_t(blockIdx.x / MEMBERS) * LENGTH;"
+                ]
             case "sum":
                 return [f"float {self.name}[{'ITEMS * VEC' if self.wide else '1'}] = {{}};"]
             case _ if self.wide:

@@ -22,10 +22,11 @@ from normgen.package.operands import FormRecord, Parameter, axis_name
 _RESULT = re.compile(r"(?:save |output |gradient |update )+(\w+)")
 
 
-def second_stage_form(text: KernelText) -> FormRecord:
-    """The text of the kernel that combines the partials of accumulators."""
+def second_stage_form(text: KernelText, several: bool = False) -> FormRecord:
+    """The text of the kernel that combines the partials of accumulators. `several`: MEMBERS blocks have one
+    number, of which each leaves its own value of an accumulator that has one for all elements."""
     plan = text.plan
-    groups = [finals_view(text, group) for group in final_groups(plan)]
+    groups = [finals_view(text, group, several) for group in final_groups(plan)]
     sums = all(c.op == "sum" for c in text.columns)
     kernel = {
         "formulas": formulas_of(text.wording.formulas, {r.tensor.name for r in plan.finals}),
@@ -54,7 +55,7 @@ def formulas_of(lines: Iterable[str], results: Collection[str]) -> list[str]:
     return found
 
 
-def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:
+def finals_view(text: KernelText, results: tuple[Result, ...], several: bool = False) -> Context:
     """The template's view of finals that one thread computes together."""
     plan, wanted = text.plan, tuple(r.tensor.name for r in results)
     columns = [c for c in text.columns if set(wanted) & set(c.wanted_by)]
@@ -73,7 +74,8 @@ def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:
     beside = plan.inner[: len(plan.inner) - len(first.folded)] if folded else ()
     rest = without(plan.kept if first.part else plan.segment, first.kept)
     outer = first.kept + first.part
-    each = "index_t(RUNS)" if first.part else "index_t(blocks_per_segment)"
+    blocks = "blocks_per_segment" if first.wide or not several else "blocks_per_segment * MEMBERS"
+    each = "index_t(RUNS)" if first.part else f"index_t({blocks})"
     flags = (c.flag for c in columns if c.wanted_by == wanted)
     return {
         "want": next(flags, " || ".join(text.wants[name] for name in wanted)),
@@ -84,7 +86,7 @@ def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:
         "outer_count": lengths_of(outer) or "1",
         "digits": digits_of(outer, "outer", always=True) + digits_of(beside, "column", always=True),
         "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
-        "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest),
+        "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest, blocks),
         "statements": statements,
         "stores": [store | {"guard": "" if len(results) == 1 else store["want"]} for store in stores],
     }
@@ -157,13 +159,13 @@ def _number(axes: tuple[str, ...]) -> str:
     return number
 
 
-def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ...]) -> list[str]:
+def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ...], blocks: str) -> list[str]:
     """Statements that find the k-th partial row of a result, among those of all segments and blocks."""
     if not segment or not kept:
         return ["return k;"]
     if not rest:
-        return ["return outer * blocks_per_segment + k;"]
+        return [f"return outer * {factor(blocks)} + k;"]
     return [
-        *digits_of(rest, "k / blocks_per_segment", always=True),
-        f"return {factor(_number(segment))} * blocks_per_segment + k % blocks_per_segment;",
+        *digits_of(rest, f"k / {factor(blocks)}", always=True),
+        f"return {factor(_number(segment))} * {factor(blocks)} + k % {factor(blocks)};",
     ]

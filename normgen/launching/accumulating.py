@@ -32,7 +32,8 @@ class Accumulating:
     `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
     offsets take 64 bits; `far`: axes along which strides always do, where offsets of rows have 64 bits.
     `partials`: how many of each accumulator many rows leave. `runs`: the partials of a part of a row, where
-    accumulators keep parts. `words`: how many there are that tell blocks which share a row what is there.
+    accumulators keep parts. `words`: how many there are that tell blocks which share a row what is there, and
+    `published`: floats that they leave there. `members`: of one row.
     `of_segment`: the partials that there would be of a single segment of rows, where there are several; else
     0.
     """
@@ -47,11 +48,14 @@ class Accumulating:
         partials: int,
         runs: int = 0,
         words: int = 0,
+        published: int = 0,
+        members: int = 1,
         of_segment: int = 0,
         far: tuple[str, ...] | None = None,
     ) -> None:
         self.record, self.call, self.reduced = record, call, reduced
         self.partials, self.runs, self.words, self.of_segment = partials, runs, words, of_segment
+        self.members = members
         self.columns = wanted_columns(record, call)
         self.partials_left = tuple(partial_name(record, c) for c in self.columns)
         self.published = words_name(record), published_name(record)
@@ -60,10 +64,11 @@ class Accumulating:
         known |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
         known |= {
             ("words", ""): Slot("pointer", self.published[0]),
-            ("published", ""): Slot("pointer", self.published[1]),
+            ("published", ""): Slot("pointer", self.published[1]) if published else 0,
         }
         known[("count", "")] = words
-        self._launch = partial(call.launch, own=known, sizes=reduced, wide=wide, far=far)
+        self._known = known
+        self._launch = partial(call.launch, sizes=reduced, wide=wide, far=far)
 
     def launch(
         self,
@@ -74,19 +79,27 @@ class Accumulating:
         *,
         shared: int = 0,
         cluster: int = 1,
+        results: bool = True,
     ) -> Launch:
-        """The launch of the kernel in one of its forms."""
+        """The launch of the kernel in one of its forms; or one ahead of it without `results`, which leaves
+        what blocks find for the next."""
         return self._launch(
             self._form(form),
             blocks,
             threads,
             constants,
+            own=self._known if results else self._known | self._nowhere(),
             reads=self.record.reads,
             writes=(*self.record.writes, *self.record.finals),
             scratch=(self.published, (*self.partials_left, *self.published)),
             shared=shared,
             cluster=cluster,
         )
+
+    def _nowhere(self) -> dict[tuple[str, str], int]:
+        """The pointers to results and to what is left of sums, for a launch that writes none."""
+        partials = {("partial", c.name): 0 for c in self.record.columns}
+        return partials | {("pointer", o.tensor): 0 for o in self.record.writes}
 
     def clear(self) -> tuple[Launch, ...]:
         """The launch that says of no part of a row that it is there, where blocks share rows. They leave the
@@ -96,7 +109,14 @@ class Accumulating:
         form, blocks = self._form("clear"), -(-self.words // _CLEARING)
         scratch = ((), self.published[:1])
         launch = self._launch(
-            form, blocks, _CLEARING, {"THREADS": _CLEARING}, reads=(), writes=(), scratch=scratch
+            form,
+            blocks,
+            _CLEARING,
+            {"THREADS": _CLEARING},
+            own=self._known,
+            reads=(),
+            writes=(),
+            scratch=scratch,
         )
         return (replace(launch, clears=self.published[0]),)
 
@@ -112,7 +132,15 @@ class Accumulating:
             self._form("second_stage"),
             (-(-tiles // together), self.record.groups, 1),
             threads,
-            {"THREADS": threads, "TILE": tile, "SHARES": shares, "LENGTH": length, "RUNS": self.runs},
+            {
+                "THREADS": threads,
+                "TILE": tile,
+                "SHARES": shares,
+                "LENGTH": length,
+                "RUNS": self.runs,
+                "MEMBERS": self.members,
+            },
+            own=self._known,
             reads=self.record.final_reads,
             writes=(*self.record.finals, *self.record.writes),
             scratch=(self.partials_left, ()),

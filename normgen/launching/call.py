@@ -178,7 +178,7 @@ class Call:
         index = "q" if wide else "i"
         if (p.kind, p.name) in own:
             value = own[p.kind, p.name]
-            pointer = isinstance(value, Slot) or p.kind in ("pointer", "partial")
+            pointer = isinstance(value, Slot) or p.kind in ("pointer", "partial", "published")
             return value, "P" if pointer else "i" if p.kind == "blocks" else index
         match p.kind:
             case "pointer":

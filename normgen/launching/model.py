@@ -42,6 +42,11 @@ def knows(quantities: Mapping[str, Array]) -> bool:
     return all(name in shipped(SHIPPED).names for name in quantities if name.startswith(OF_FAMILY))
 
 
+def measured_by(name: str) -> bool:
+    """Whether the timings that the model was fitted to tell what a quantity is worth."""
+    return name in shipped(SHIPPED).names
+
+
 def microseconds(quantities: Mapping[str, Array]) -> Array:
     """The predicted time of each schedule."""
     bound = quantities["bound"]

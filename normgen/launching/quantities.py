@@ -26,6 +26,7 @@ class Placed(NamedTuple):
     resident: Array  # per multiprocessor, at most
     threads: Array  # of a block
     turns: Array  # of work that a block has, one after the other
+    launches: Array = np.array(1.0)  # one after the other
 
 
 def placed(grid: Placed, moved: Array | float, in_flight: Array, device: Machine) -> Mapping[str, Array]:
@@ -37,7 +38,8 @@ def placed(grid: Placed, moved: Array | float, in_flight: Array, device: Machine
     on_their_way = resident * in_flight
     return {
         "bytes": log2(moved / bandwidth_of(device)),
-        "bound": np.log(bound(moved, active, on_their_way, device)),
+        "bound": np.log(bound(moved, active, on_their_way, device, grid.launches)),
+        "launches": grid.launches,
         "waves": log2(waves),
         "last wave": np.minimum(4.0, np.ceil(waves) / waves),
         "turns": log2(grid.turns),
@@ -58,12 +60,15 @@ def registers_there(grid: Placed, device: Machine) -> Array:
     return np.asarray(np.minimum(REGISTERS_PER_THREAD, device.registers(threads)))
 
 
-def bound(moved: Array | float, active: Array, on_their_way: Array, device: Machine) -> Array:
+def bound(
+    moved: Array | float, active: Array, on_their_way: Array, device: Machine, launches: Array
+) -> Array:
     """Microseconds that nothing can be faster than by much: what memory, the multiprocessors that have a
     block, and the bytes on their way leave of the bandwidth."""
     speed = np.minimum(1.0, _SHARE * active)
     arriving = on_their_way * active * device.multiprocessors / _LATENCY
-    return np.asarray(device.launch_latency + moved / np.minimum(bandwidth_of(device) * speed, arriving))
+    beside = device.launch_latency * launches
+    return np.asarray(beside + moved / np.minimum(bandwidth_of(device) * speed, arriving))
 
 
 def log2(value: Array | float) -> Array:

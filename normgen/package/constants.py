@@ -63,6 +63,7 @@ CONSTANTS: Mapping[str, str] = MappingProxyType(
         "LATE": "whether what rows share is loaded after what they do not",
         "BULK": "whether rows arrive by bulk copies",
         "REFILLED": "whether the pipeline is refilled by vector",
+        "LAUNCH": "the level that a launch passes over, where blocks share a row; after the last: none",
         "STAGED": "whether later passes read a copy in shared memory",
         "COVERS": "whether the threads of a group have all elements of a column",
         "WHOLE": "whether every thread has as many rows as the others",

@@ -94,6 +94,7 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     row. `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have
     them among their kept axes. `refills`: whether a pipeline may hold vectors of whatever row.
     `cooperative`: values of its slice that each of the blocks leaves which share a row, 0 where none do.
+    `left`: values of its share that each of them leaves of each level, where they share it by launches.
     `tags`: whether blocks can tell where rows of earlier ones are, whose lines they demote.
     """
 
@@ -107,6 +108,7 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     pieces: tuple[str, ...] = ()
     refills: bool = False
     cooperative: int = 0
+    left: tuple[int, ...] = ()
     tags: bool = False
 
     @property

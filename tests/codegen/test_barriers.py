@@ -29,7 +29,7 @@ from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.alone import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.codegen.test_columns import SCALED
-from tests.codegen.ways import first, of_form, overlapped_pipeline, pipeline
+from tests.codegen.ways import first, of_form, overlapped_pipeline, pipeline, shared
 from tests.host.mutation import Altered, barrier_lines
 
 USUAL = HOST_MACHINE
@@ -87,6 +87,14 @@ output y[B, ..., (G D)] = (x - mu) * rstd
 """
 # The same with gains, whose backward is a kernel of sums.
 GAINS = RESIDENT.replace("save mu", "param w[(G D)] = 1\nsave mu").replace("* rstd\n", "* rstd * w\n")
+# Rows of which blocks share each, and add up several.
+WALKED = """norm walked
+input x[..., D]
+save mu[...] = mean[D](x)
+save rstd[...] = rsqrt(mean[D]((x - mu)^2) + 0.01)
+output y[..., D] = (x - mu) * rstd
+output total[D]: f32 = sum[...]((x - mu) * rstd)
+"""
 # Windows over planes of odd lengths, which are walked pixel by pixel.
 WINDOWED = """norm windowed
 input x[D, ...]
@@ -101,7 +109,7 @@ output y[..., D] = x * w + w^2
 
 
 # Forwards that are one kernel of the rows family, by the plan of which it is.
-PLANNED = dict.fromkeys((WIDE, NARROW, SHARING, FRAMES, CENTRED), plan_rows)
+PLANNED = dict.fromkeys((WIDE, NARROW, SHARING, FRAMES, CENTRED, WALKED), plan_rows)
 PLANNED |= {FOLDED: plan_folded, PIECES: plan_in_pieces}
 
 
@@ -142,6 +150,7 @@ FIRST: dict[str, Callable[[RowShape], RowSchedule]] = {
     "words": word_aligned,
     "tile": lambda shape: next(s for s in row_tiles(shape) if s.team == 4),
     "cooperative": lambda shape: cooperative(shape, 64, 1, 1),
+    "shared": lambda shape: next(iter(shared(3)(shape, HOST_MACHINE))),
 }
 
 
@@ -180,6 +189,7 @@ CASES = {
     ),
     "registers, pieces that are added up": Case(PIECES, "forward", "registers", 40, 24, USUAL, 3),
     "stream": Case("layernorm", "forward", "multipass", 3, 600, ONE, 1, first="of its form"),
+    "stream, shared": Case(WALKED, "forward", "multipass", 5, 600, ONE, 2, first="shared"),
     "split": Case(NARROW, "forward", "split", 3, 5000, ONE, 3, first="of its form"),
     "batch": Case(SHARING, "forward", "batch", 40, 600, ONE, 4, first="of its form"),
     "pipeline, realigned": Case("rmsnorm", "backward", "pipeline", 12, 4001, ONE, 5),

@@ -11,17 +11,17 @@ from itertools import product
 
 import pytest
 
-from normgen.launching.launch import Binding
+from normgen.launching.launch import Binding, Launch
 from normgen.launching.machine import Machine
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, ROWS, bound, packaged
-from tests.codegen.test_nvcc import A100
+from tests.covering import AMPERE
 from tests.sampling import paired
 
 DEVICES = (
     H200,
     replace(H200, name="H100", multiprocessors=114, cache=50 << 20),
-    replace(A100, cache=40 << 20),
+    replace(AMPERE, cache=40 << 20),
 )
 # Aligned and not, short and long: of each form of the rows family.
 WIDTHS = (64, 255, 1026, 4096, 5119, 20001, 65536, 300000)
@@ -47,6 +47,12 @@ def calls(name: str, direction: str, dtype: str, width: int) -> list[Binding]:
     return [bound(record, dtype, D=width, **way) for way in ways]
 
 
+def number_of(launch: Launch) -> str:
+    """Which of several launches of a kernel it is, where blocks share rows."""
+    found = re.search(r"\bLAUNCH = (\d+)", launch.source)
+    return f", launch {found[1]}" if found else ""
+
+
 @pytest.mark.parametrize(("name", "device", "direction"), paired(ROWS, DEVICES, ("forward", "backward")))
 def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, direction: str) -> None:
     package = packaged(name)
@@ -57,7 +63,7 @@ def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, dir
         found: dict[str, set[str]] = defaultdict(set)
         for binding in every:
             for launch in plan_launches(record, binding, device).launches:
-                found[kernel_of(launch.entry)].add(launch.source)
+                found[kernel_of(launch.entry) + number_of(launch)].add(launch.source)
         known, *others = (
             {launch.source for launch in plan_launches(record, binding, device).alike()}
             for binding in (every[len(every) // 2], every[0], every[-1])

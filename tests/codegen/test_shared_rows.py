@@ -1,48 +1,172 @@
-"""Rows that blocks share."""
+"""Rows that blocks share from launch to launch: those of a level leave what each finds of its share, and the
+next combine it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from normgen.families.rows.compile.plan import plan_shared
-from normgen.kernel.group import Misfit
-from normgen.runtime.planning.choose import plan_launches
-from tests.codegen.alone import defined, planned, subject
-from tests.codegen.norms import H200, bound
-from tests.codegen.test_accumulators import FAR, NARROW, SHAPES, case_of
-from tests.verify.subjects import BF16, F32, prove
+from normgen import bundled
+from normgen.devices.host.executor import HostExecutor
+from normgen.diagnostics import Source
+from normgen.families.rows.launch.legal import legal
+from normgen.families.rows.launch.shape import shape_of
+from normgen.launching.call import Call
+from normgen.launching.machine import HOST_MACHINE
+from normgen.launching.support import Support
+from normgen.runtime.norm import Norm
+from normgen.verify.draw import Sample
+from tests.codegen.norms import H200, bound, package_of
+from tests.codegen.ways import first, shared
+from tests.host.mutation import Altered
+from tests.kinds import ATTRS
+from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits, subject_of
 
-
-def test_how_a_row_is_split_is_no_matter_of_the_text():
-    record, texts = subject(NARROW).norm.package.forward, set()
-    for batch, channels in ((1, 1), (7, 3), (64, 64)):
-        plan = plan_launches(record, bound(record, "bf16", B=batch, C=channels, rest=50176), H200)
-        texts.add(plan.launches[0].source)
-    assert len(texts) == 1
-
-
-# ------------------------------------------------------------------------------------------------ shared rows
-
-INSTANCES = """norm instances
-attr eps >= 0 = 1e-5
-input  x[B, C, ...]
-save   mu[B, C]   = mean[...](x)
-save   rstd[B, C] = rsqrt(mean[...]((x - mu)^2) + eps)
-output top[B, C]: f32 = max[...](abs(x))
+FAR = {"x": Sample("normal", 1e6, 1.0)}
+# Moments, then a maximum that needs them, then sums; results of elements, of rows, of columns and of all.
+LEVELS = """norm levels "Levels that follow from one another."
+input x[B, S, D]
+save mu[B, S] = mean[D](x)
+save var[B, S] = mean[D]((x - mu)^2)
+save top[B, S] = max[D](abs(x - mu))
+save share[B, S] = sum[D](exp((x - mu) / top))
+output y[B, S, D] = exp((x - mu) / top) / share
+output columns[B, D]: f32 = sum[S](x * top)
+output whole[]: f32 = sum[B, S, D](x / share)
+output spread[B]: f32 = mean[S, D]((x - mean[S, D](x))^2)
 """
+SCALED = """norm scaled "Rows beside their largest value."
+input x[B, D]
+save top[B] = max[D](x)
+save bottom[B] = min[D](x)
+output y[B, D] = (x - bottom) / (top - bottom)
+"""
+USUAL = ("layernorm", "softmax", "dyt")
 
 
-@pytest.mark.parametrize("shape", SHAPES[:8:4], ids=str)
-def test_blocks_share_the_rows_of_a_reduction(shape):
-    found = subject(INSTANCES, planner=plan_shared)
-    for dtypes in (F32, BF16):
-        prove(found, case_of(found, shape, dtypes))
-    prove(found, case_of(found, shape, offset=1), samples=FAR)
+def several(found: HostExecutor) -> list[str]:
+    """The kernels that were launched more than once."""
+    ran = [entry for entry, _ in found.history if entry.endswith("_multipass")]
+    return [entry for entry in dict.fromkeys(ran) if ran.count(entry) > 1]
 
 
 @pytest.mark.parametrize(
-    "output", ["y[B, C] = x - mean[C](x)", "y[B]: f32 = sum[C](exp(x - max[C](x)))", "y[B, C] = x * 2"]
+    "name",
+    [
+        pytest.param(name, marks=() if name in USUAL else pytest.mark.thorough)
+        for name in bundled.names()
+        if not name.startswith(("local_", "groupnorm", "batchnorm", "softmax2d"))
+    ],
 )
-def test_rows_that_more_than_reductions_need_are_not_shared(output):
-    with pytest.raises(Misfit):
-        planned(defined(f"norm other\ninput x[B, C]\noutput {output}\n"), planner=plan_shared)
+@pytest.mark.parametrize(("rows", "width", "dtypes"), [(5, 777, F32), (3, 1024, BF16)])
+def test_results(name: str, rows: int, width: int, dtypes: object) -> None:
+    subject = bundled_subject(name, tuple(ATTRS.get(name, {}).items()))
+    with first(shared(3)):
+        prove(subject, case_of(subject, rows, width, dtypes), CHECKED)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, pytest.param(100, marks=pytest.mark.thorough)])
+def test_levels_that_follow_from_one_another(multiprocessors: int) -> None:
+    """Where blocks walk several rows of a segment, and where each has one."""
+    subject = subject_of(Source("levels.norm", LEVELS))
+    executor = Altered(replace(HOST_MACHINE, multiprocessors=multiprocessors))
+    with first(shared(5)):
+        prove(subject, case_of(subject, 4, 701), executor)
+    assert several(executor)
+
+
+def test_bits_do_not_depend_on_the_batch() -> None:
+    norm = bundled_subject("layernorm").norm.on(CHECKED)
+    x = np.random.default_rng(1).standard_normal((7, 1000)).astype(np.float32)
+    w = b = np.ones(1000, np.float32)
+    with first(shared(4)):
+        together, alone = norm.forward(x=x, w=w, b=b), norm.forward(x=x[3:4], w=w, b=b)
+    assert all(same_bits(one[3:4], other) for one, other in zip(together, alone, strict=True))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_results_over_operands_in_any_order(order: int) -> None:
+    norm = bundled_subject("softmax").norm
+    x = np.random.default_rng(2).standard_normal((3, 1500)).astype(np.float32)
+    with first(shared(4)):
+        (apart,) = norm.on(CHECKED).forward(x=x)
+        over = x.copy()
+        (made,) = norm.on(HostExecutor(True, order, 8)).forward(x=over, out={"y": over})
+    assert same_bits(apart, made)
+
+
+def test_memory_of_calls_may_hold_anything() -> None:
+    norm = bundled_subject("layernorm").norm.on(CHECKED)
+    x = np.random.default_rng(6).standard_normal((2, 2048)).astype(np.float32)
+    w = b = np.ones(2048, np.float32)
+    with first(shared(4)):
+        needed = norm.workspace("forward", {"...": 2, "D": 2048}, device=CHECKED.device)
+        assert set(needed) == {"layernorm_forward.published"}
+        given = {name: np.full(shape, np.nan, np.float32) for name, (shape, _) in needed.items()}
+        usual = norm.forward(x=x, w=w, b=b)
+        again = norm.forward(x=x, w=w, b=b, workspace=given)
+    assert all(same_bits(one, other) for one, other in zip(usual, again, strict=True))
+
+
+def test_shares_of_nothing_but_infinities() -> None:
+    """A share that is masked counts for nothing, and a row that is for NaN, as anywhere."""
+    norm = bundled_subject("softmax").norm.on(CHECKED)
+    x = np.full((4, 2048), -np.inf, np.float32)
+    x[0, 700:900] = np.random.default_rng(3).standard_normal(200)
+    x[1, 2047] = 3.0
+    x[2] = 1.0
+    x[2, 1024] = np.inf
+    with first(shared(4)):
+        (y,) = norm.forward(x=x)
+    finite = np.exp(x[0] - x[0].max())
+    assert np.allclose(y[0], finite / finite.sum(), atol=1e-7) and y[1, 2047] == 1 and not y[1, :2047].any()
+    assert np.isnan(y[2, 1024]) and np.isnan(y[3]).all()
+
+
+def test_infinities_and_nan_in_moments() -> None:
+    """In the first share, in the middle, in the last."""
+    norm = bundled_subject("instancenorm").norm.on(CHECKED)
+    for value, last, place in ((np.inf, 1, 0), (-np.inf, 1, 700), (np.nan, 1, 1999), (np.inf, -np.inf, 0)):
+        x = np.ones((3, 1, 2000), np.float32)
+        x[1, 0, -1], x[1, 0, place] = last, value
+        with first(shared(4)):
+            y, mu, rstd = norm.forward(x=x)
+        assert np.array_equal(mu[1], [value + (last - 1)], equal_nan=True)
+        assert np.isnan(rstd[1]).all() and np.isnan(y[1]).all()
+        assert np.array_equal(y[[0, 2]], np.zeros((2, 1, 2000)))
+
+
+def test_a_mean_that_is_large_beside_the_deviation() -> None:
+    subject = bundled_subject("layernorm")
+    with first(shared(8)):
+        prove(subject, case_of(subject, 2, 4096), CHECKED, FAR, directions=("forward",))
+
+
+def test_maxima_and_minima() -> None:
+    """Blocks that there are none of count for nothing, not for zero."""
+    norm = Norm(package_of(SCALED)).on(CHECKED)
+    x = np.random.default_rng(5).uniform(1, 2, (3, 2000)).astype(np.float32)
+    for signed in (x, -x):
+        with first(shared(3)):
+            y, top, bottom = norm.forward(x=signed)
+        assert np.array_equal(top, signed.max(1)) and np.array_equal(bottom, signed.min(1))
+        assert np.allclose(y, (signed - bottom[:, None]) / (top - bottom)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("members", "staged", "reason"),
+    [
+        (4, False, ""),
+        (128, False, "a thread takes what one block leaves: 64 threads, 128 blocks"),
+        (4, True, "a copy in shared memory does not last from launch to launch"),
+    ],
+)
+def test_what_blocks_may_share(members: int, staged: bool, reason: str) -> None:
+    record = package_of(SCALED).forward
+    shape = shape_of(record.strategies[0].kernels[0], Call(bound(record, B=2, D=100_000), H200, ""))
+    (asked,) = shared(members)(shape, H200)
+    found = legal(replace(asked, staged=staged), shape, H200)
+    assert (found.reason if isinstance(found, Support) else "") == reason

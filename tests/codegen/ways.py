@@ -80,6 +80,16 @@ def pipeline(
     )  # fmt: skip
 
 
+def shared(members: int, threads: int = 64) -> Offers:
+    """Rows in so many blocks that share one, by a launch for each level."""
+
+    def ways(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+        team = members * threads
+        yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
+
+    return ways
+
+
 def overlapped_pipeline(shape: RowShape, threads: int, cluster: int, late: bool) -> RowSchedule:
     """Clusters whose exchange of a row is on its way while the row before it is finished."""
     return replace(pipeline(shape, threads, cluster, reload=True, late=late), form="overlapped")

@@ -44,6 +44,7 @@ struct RunningExponentials {
         Team<Max>::reduce(exchange, side, top);
         if (own != top) total *= expf(own - top);
         Team<Sum>::reduce(exchange, side, total);
-        total += top - top;  // NaN where all values are -inf, or one is inf
     }
+    // That of a whole row: NaN where all values are -inf, or one is inf.
+    __device__ __forceinline__ float of_row() const { return total + (top - top); }
 };

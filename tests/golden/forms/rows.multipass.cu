@@ -1,17 +1,17 @@
-#include "normgen/places.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/team.cuh"
+#include "normgen/rows/shares.cuh"
 
 // A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, VEC, LENGTH, BACKWARDS, STAGED, PROGRAMMATIC, index_t, offset_t, size_D, x_t,
-//   w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
+//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, LENGTH, BACKWARDS, LAUNCH, STAGED, PROGRAMMATIC, index_t,
+//   offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
 // Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
-// its copy in shared memory (STAGED).
+// its copy in shared memory (STAGED). Or MEMBERS blocks share a row: a launch for each level leaves what
+// every block found of its share, and a last one stores the results.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_multipass(
     const x_t* x_ptr,
     const w_t* w_ptr,
@@ -22,79 +22,95 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     index_t y_stride_rest,
     float eps,
     index_t rows,
-    int blocks_per_segment) {
+    int blocks_per_segment,
+    float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ Exchange<TEAM, THREADS, 1> exchange;
+    __shared__ Exchange<THREADS, THREADS, 1> exchange;
     int side = 0;
-    const int lane = threadIdx.x;
-    const index_t block = block_number<BACKWARDS>();
+    // the levels that this launch passes over: all, or one, or with the last number the results alone
+    constexpr int FIRST = MEMBERS > 1 ? LAUNCH : 0, LAST = MEMBERS > 1 ? LAUNCH : 1;
+    // vectors that a thread asks for together: more of narrow ones, where few blocks are there for a row
+    constexpr int UNROLLED = MEMBERS > 1 && VEC <= 2 ? 8 : 4;
+    const int member = int(block_number<BACKWARDS>() % MEMBERS);
+    const int lane = member * THREADS + int(threadIdx.x);
+    const index_t block = block_number<BACKWARDS>() / MEMBERS;
     unsigned char* const x_pipeline = smem;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
+        const Shares<MEMBERS, 1> shares{published, row};
 
         // exchange 1: sum[D](x^2)
         float sum_x2 = 0.f;
-#pragma unroll 4
-        for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
-            Vector<x_t, VEC> x_words;
-            x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
-            if constexpr (STAGED) {
-                Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item, x_words);
-            }
-            float x[VEC];
-            unpack(x_words, x);
+        if constexpr (FIRST <= 0) {
+#pragma unroll UNROLLED
+            for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+                Vector<x_t, VEC> x_words;
+                x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                if constexpr (STAGED) {
+                    Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item, x_words);
+                }
+                float x[VEC];
+                unpack(x_words, x);
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                sum_x2 += square(x[i]);
+                for (int i = 0; i < VEC; ++i) {
+                    sum_x2 += square(x[i]);
+                }
             }
+        } else {
+            shares.take<0, Sum>(sum_x2);
         }
         Team<Sum>::reduce(exchange, side, sum_x2);
+        if constexpr (LAST == 0) shares.leave<0>(member, sum_x2);
         const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
         const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
-        // results
-        constexpr int TOGETHER =
-            vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0, READ_W * int(sizeof(w_t)) + int(sizeof(x_t)));
+        if constexpr (LAST == 1) {
+            // results
+            constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0,
+                READ_W * int(sizeof(w_t)) + int(sizeof(x_t)));
 #pragma unroll 1
-        for (int first = 0; (first * TEAM + lane) * VEC < LENGTH; first += TOGETHER) {
-            Vector<w_t, VEC> w_words[TOGETHER];
-            Vector<x_t, VEC> x_words[TOGETHER];
+            for (int first = 0; (first * TEAM + lane) * VEC < LENGTH; first += TOGETHER) {
+                Vector<w_t, VEC> w_words[TOGETHER];
+                Vector<x_t, VEC> x_words[TOGETHER];
 #pragma unroll
-            for (int k = 0; k < TOGETHER; ++k) {
-                const int item = first + k, column = (item * TEAM + lane) * VEC;
-                if (column >= LENGTH) continue;
-                if constexpr (READ_W) {
-                    w_words[k] = load_vector<VEC>(w_ptr + column);
+                for (int k = 0; k < TOGETHER; ++k) {
+                    const int item = first + k, column = (item * TEAM + lane) * VEC;
+                    if (column >= LENGTH) continue;
+                    if constexpr (READ_W) {
+                        w_words[k] = load_vector<VEC>(w_ptr + column);
+                    }
+                    if constexpr (STAGED) {
+                        x_words[k] = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
+                    } else {
+                        x_words[k] =
+                            load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                    }
                 }
-                if constexpr (STAGED) {
-                    x_words[k] = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
-                } else {
-                    x_words[k] = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+#pragma unroll
+                for (int k = 0; k < TOGETHER; ++k) {
+                    const int item = first + k, column = (item * TEAM + lane) * VEC;
+                    if (column >= LENGTH) continue;
+                    float w[VEC];
+                    if constexpr (READ_W) unpack(w_words[k], w);
+                    else set_all(w, 1.f);
+                    float x[VEC];
+                    unpack(x_words[k], x);
+                    float y_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+                    }
+                    if (WANT_Y && live) {
+                        store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                            pack<y_t>(y_out));
+                    }
                 }
             }
-#pragma unroll
-            for (int k = 0; k < TOGETHER; ++k) {
-                const int item = first + k, column = (item * TEAM + lane) * VEC;
-                if (column >= LENGTH) continue;
-                float w[VEC];
-                if constexpr (READ_W) unpack(w_words[k], w);
-                else set_all(w, 1.f);
-                float x[VEC];
-                unpack(x_words[k], x);
-                float y_out[VEC];
-#pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
-                }
-                if (WANT_Y && live) {
-                    store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, pack<y_t>(y_out));
-                }
+            if (WANT_RSTD && live && lane == 0) {
+                store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
             }
-        }
-        if (WANT_RSTD && live && lane == 0) {
-            store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         }
     }
 }

@@ -184,8 +184,8 @@ class _Blocks:
         self.count = self.segments * schedule.members
         self.words = self.segments * words_of(schedule.members)
         self.columns = wanted_columns(kernel, call)
-        published = self.count * kernel.left * segment.groups
-        self.arrays = {words_name(kernel): self.words * BIT_WORD // 4, published_name(kernel): published}
+        self.published = self.count * kernel.left * segment.groups
+        self.arrays = {words_name(kernel): self.words * BIT_WORD // 4, published_name(kernel): self.published}
         self.arrays |= {partial_name(kernel, c): self.count * segment.length for c in self.columns}
 
     def launches(self) -> tuple[Launch, ...]:
@@ -194,7 +194,9 @@ class _Blocks:
         rows = self.segments * (r.rows + segment.rows)
         wide = max(call.reach(), *self.arrays.values(), rows) >= INT_LIMIT
         own = {"rows": segment.rows, "blocks": r.members}
-        launches = Accumulating(kernel, call, kernel.inner, own, wide, self.count, words=self.words)
+        launches = Accumulating(
+            kernel, call, kernel.inner, own, wide, self.count, words=self.words, published=self.published
+        )
         constants = {
             "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
             "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,

@@ -22,6 +22,7 @@ from normgen.families.rows.compile.forms import (
     Form,
     cooperates,
     exchanged,
+    left,
     refills,
     tags,
 )
@@ -81,7 +82,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
         if cooperates(plan):
             forms.append(clear_form(text))
         if plan.finals:
-            forms.append(second_stage_form(text))
+            forms.append(second_stage_form(text, several=not plan.part))
         record = RowsRecord(
             name=plan.name,
             kept=plan.kept,
@@ -102,6 +103,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             pieces=plan.pieces,
             refills=refills(plan),
             cooperative=exchanged(plan),
+            left=left(plan),
             tags=tags(plan),
         )
         return text.names.settle(record)
@@ -144,7 +146,10 @@ class RowsView:
     def record(self) -> FormRecord:
         """The form with its text."""
         used = [*self.plan.roots, *(c.column.value for c in self.text.columns)]
-        context, own = self.context(), map(Parameter, ("rows", *self.form.own))
+        # (what one of the blocks that share a row stores, no other may read)
+        assert not (self.form.launches and any(a.updated for a in self.text.reads))
+        published = ("published",) if self.form.launches and self.body.levels else ()
+        context, own = self.context(), map(Parameter, ("rows", *self.form.own, *published))
         name = self.form.name
         return form_record(self.text, name, f"rows/{name}", context, row_parameters(self.text, used, own))
 
@@ -225,6 +230,7 @@ class RowsView:
             "prologue": fixed + (moving if self.form.one_shot else []),
             "row_prologue": moving,
             "levels": phases[:-1],
+            "left": sum(left(self.plan)),
             "final": phases[-1],
             "columns": text.columns,
             "declarations": declared + self.partial.declared,
@@ -263,6 +269,7 @@ class RowsView:
                 a for a in gathers if a.span and (self.form.slices or (a.walks and self.form is PIPELINE))
             ],
             "cooperative": self.form.slices,
+            "left": sum(left(self.plan)[:k]),
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "after_vectors": [self.vectors[t] for t in phase.after_loads],

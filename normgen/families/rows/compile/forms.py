@@ -19,6 +19,7 @@ class Form:
     admits: Callable[[KernelPlan], bool]  # whether a plan has it
     own: tuple[str, ...] = ("blocks",)  # its last parameters, after the number of rows
     one_shot: bool = False  # a thread has all that it reads of its rows at once, packed
+    launches: bool = False  # blocks may share a row, by a launch for each level
     slices: bool = False  # a block has a slice of a row, which lies in one part of it as a rule
     holds: bool = False  # what costs much is kept for later passes, unless accumulators take the registers
     late: bool = False  # what rows share is loaded after what they do not, where that helps
@@ -94,6 +95,13 @@ def exchanged(plan: KernelPlan) -> int:
     return 3 if level.moments else len(level.sums)
 
 
+def left(plan: KernelPlan) -> tuple[int, ...]:
+    """How many values each of the blocks that share a row by launches leaves of each level."""
+    return tuple(
+        4 if each.moments else 2 if each.exponentials else len(each.sums) for each in plan.paired_levels
+    )
+
+
 # (what all pieces of a row share is little, and what some rows share does not lie beside the one before)
 REGISTERS = Form(
     "registers",
@@ -167,6 +175,7 @@ FORMS = (
     Form(
         "multipass",
         lambda plan: _usual(plan) and bool(plan.inner),
+        launches=True,
         stored=True,
         combines=True,
         staged=lambda plan, access, passes: passes > 1,

@@ -23,9 +23,10 @@ class RowBlocks:
     `resident` where each `walks` from one segment to the next; `split`: columns of a row that a block takes.
     `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
     together where parts of rows are, and how many such runs a part has. `words` and `published`: of bits, and
-    floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits, or are to have them.
-    `paired`: whether the kernel has texts for few rows and for many. `far`: row offsets always have 64 bits,
-    so that a kernel in two texts has no third. (Others may lack the registers, and have a text for far rows.)
+    floats, by which blocks that share a row meet. `launches`: of the kernel. `wide`: whether indices need 64
+    bits, or are to have them. `paired`: whether the kernel has texts for few rows and for many. `far`: row
+    offsets always have 64 bits, so that a kernel in two texts has no third. (Others may lack the registers,
+    and have a text for far rows.)
     """
 
     def __init__(
@@ -57,9 +58,12 @@ class RowBlocks:
         together = schedule.together(call.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.partials = self.rows * self.runs if kernel.part else self.blocks
-        cooperative = self.blocks if schedule.members > 1 else 0
-        self.words = cooperative * words_of(schedule.members)
-        self.published = cooperative * schedule.members * kernel.cooperative
+        several = schedule.members > 1
+        meeting, levels = several and form.meets, kernel.left if several and form.streams else ()
+        self.launches = 1 + len(levels)
+        self.words = self.blocks * words_of(schedule.members) if meeting else 0
+        each = kernel.cooperative if meeting else sum(levels)
+        self.published = (self.blocks if meeting else self.rows * self.segments) * schedule.members * each
         by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
         # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
         full = schedule.late and kernel.moments and schedule.cluster == 1
@@ -71,6 +75,8 @@ class RowBlocks:
     def partials_of(self, column: AccumulatorRecord) -> tuple[int, int]:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""
         width = self.length // self.call.size(column.folded)
+        if not (column.wide or column.part) and self.form.streams:  # each of the blocks that share a row
+            return self.partials * self.schedule.members, column.partial(width)
         return self.partials, self.call.size(column.part) if column.part else column.partial(width)
 
     def most_partials(self) -> int:

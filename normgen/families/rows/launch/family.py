@@ -188,18 +188,24 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         rows.most_partials(),
         rows.runs,
         rows.words,
+        rows.published,
+        s.members if form.streams else 1,
         rows.most_of_segment(),
         rows.kernel.kept[:-1] if rows.far else None,
     )
-    launch = accumulating.launch(
-        s.form,
-        constants,
-        rows.resident * s.cluster * s.members,
-        s.threads,
-        shared=s.shared,
-        cluster=s.cluster,
+    launches = (
+        accumulating.launch(
+            s.form,
+            constants | {"LAUNCH": number},
+            rows.resident * s.cluster * s.members,
+            s.threads,
+            shared=s.shared,
+            cluster=s.cluster,
+            results=number == rows.launches - 1,
+        )
+        for number in range(rows.launches)
     )
-    return (*accumulating.clear(), launch, *accumulating.second_stage(few_segments))
+    return (*accumulating.clear(), *launches, *accumulating.second_stage(few_segments))
 
 
 def _backwards(rows: RowBlocks) -> bool:

@@ -116,6 +116,10 @@ def fit_split(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> R
 
 def fit_multipass(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
     """With a copy of the row, as far as later passes read it, where it is staged."""
+    if s.members > s.threads:
+        return refused(f"a thread takes what one block leaves: {s.threads} threads, {s.members} blocks")
+    if s.members > 1 and s.staged:
+        return refused("a copy in shared memory does not last from launch to launch")
     shared = s.elements * s.threads * shape.rewalked if s.staged else 0
     most = device.shared_per_block - STATIC_SHARED
     if shared > most or (s.staged and not shared):

@@ -65,6 +65,7 @@ class Form:
     far: bool = False  # its text has 64 bits for the offsets of rows, unless it is short of registers
     streams: bool = False  # every pass reads memory again
     shares_rows: bool = False  # blocks share a row that has nothing to exchange
+    meets: bool = False  # blocks of a row wait for one another
     tags: bool = False  # loads may be tagged for the cache
     word_stores: bool = False  # misaligned rows are stored by aligned words
     by_words: bool = False  # memory is read in whole words, whatever the vectors
@@ -85,6 +86,7 @@ def reason_of(s: RowSchedule, shape: RowShape) -> str:
     """Why a schedule was taken."""
     form = form_of(s)
     blocks = f" in {s.cluster} blocks" if s.cluster > 1 else ""
+    sharing = f", and {s.members} blocks share it" if s.members > 1 else ""
     threads = counted(s.team, "thread")
     kept = "read again from the pipeline" if s.reload else "held in registers"
     return (_REFILLED if form.pipelined and s.places else form.reason).format(
@@ -92,6 +94,7 @@ def reason_of(s: RowSchedule, shape: RowShape) -> str:
         threads=threads,
         rows=counted(s.teams, "row"),
         blocks=blocks,
+        sharing=sharing,
         sums=f"column sums fit the registers of {threads}{blocks}, " if shape.columns else "",
         kept=kept + (", its results stored by aligned words" if form.word_stores else ""),
         source="a copy in shared memory" if s.staged else "memory",
@@ -159,6 +162,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             order="cooperative",
             slots=lambda s: s.places,
             in_registers=True,
+            meets=True,
         ),
         # Several rows per thread group, where nothing is exchanged.
         "batch": Form(
@@ -201,12 +205,12 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # One pass over memory for each level of reductions.
         "multipass": Form(
-            reason="the row does not fit registers; later passes read it from {source}",
+            reason="the row does not fit registers{sharing}; later passes read it from {source}",
             registers=lambda s, shape, device: MULTIPASS_REGISTERS,
             fit=fit_multipass,
-            knobs=frozenset({"staged"}),
+            knobs=frozenset({"staged", "members"}),
             order="running",
-            deep=lambda s: 4,
+            deep=lambda s: 8 if s.members > 1 and s.vector <= 2 else 4,
             slots=lambda s: s.items,
             streams=True,
         ),

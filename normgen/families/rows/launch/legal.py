@@ -144,9 +144,9 @@ def _undivided(s: RowSchedule, shape: RowShape) -> str:
     least = -(-vectors // s.team)
     if form.shares_rows:
         return ""
-    if s.members > 1 and s.members != -(-vectors // (s.threads * s.items)):
+    if s.members > 1 and form.meets and s.members != -(-vectors // (s.threads * s.items)):
         return f"{s.members} blocks do not share {vectors} vectors of a row evenly"
-    if s.members == 1 and not least <= s.items <= (1 if form.streams else _PLACES) * least:
+    if not form.meets and not least <= s.items <= (1 if form.streams else _PLACES) * least:
         return f"{counted(s.team, 'thread')} with {counted(s.items, 'vector')} each for {vectors} of a row"
     return ""
 

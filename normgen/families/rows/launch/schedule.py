@@ -44,6 +44,7 @@ class RowShape:
     word_alignable: bool = False  # whether misaligned rows may be stored by aligned words
     row_tile: int = 0  # arrays that a block stages through shared memory to move rows together; 0: it cannot
     refills: bool = False  # whether a pipeline may be refilled by vector
+    launches: int = 1  # of a row that blocks share: one a level, and a last one
     cooperates: bool = False  # whether the blocks of a row may exchange through memory
     one_shot: bool = False  # whether a thread group must hold its row
     folded: int = 0  # neighbours of which a block merges what it accumulates; 0: none
@@ -94,7 +95,7 @@ class RowSchedule:
     # rows that a thread group has under way together
     batch: int = knob(1, bits=False, values=range(1, MOST_BATCH + 1))
     walks: bool = knob(False, bits=False)  # blocks go on to further rows even where nothing is accumulated
-    members: int = knob(1)  # blocks that share a row and exchange through memory
+    members: int = knob(1)  # blocks that share a row: they exchange through memory, or by launches
     registers: int = estimate(0)  # per thread
     shared: int = knob(0, bits=False)  # bytes of a block's dynamic shared memory
 

@@ -30,6 +30,7 @@ _ELEMENTS = 64  # of a row, in one thread, at most
 _USUAL_BYTES = 64  # of a row in one thread: divisions near it are kept where there are too many
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _ONE_SHOT_THREADS, _PIPELINE_THREADS = 128, 256  # of such a block, at first
+_SHARING_THREADS = 512  # of a block that shares a row
 _LANES, _ROW_TILE_WARPS, _ROW_TILE_ELEMENTS = (1, 2, 4, 8, 16, 32), (4, 8, 16), 80
 
 
@@ -80,6 +81,16 @@ def _starts(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
         yield from cooperative_rows(shape)
     streaming = stream(shape, device)
     yield from (streaming, replace(streaming, staged=False, shared=0))
+    yield from _shared(shape)
+
+
+def _shared(shape: RowShape) -> Iterator[RowSchedule]:
+    """A row in blocks that share it, a launch for each level: each thread has several vectors."""
+    members = 2
+    while 2 * members * _SHARING_THREADS <= shape.vectors:
+        team = members * _SHARING_THREADS
+        yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
+        members *= 2
 
 
 def _unexchanged(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
