@@ -177,6 +177,7 @@ class Accumulating:
     def _shares(self, column: AccumulatorRecord, tile: int, partials: int, single: bool = False) -> int:
         """How many warps share a tile: as many as have all partials on their way together."""
         partials //= 1 if single else self.call.size(column.kept)
+        partials *= 1 if column.wide else self.members
         vectors = column.wide and column.op != "moments" and self.call.size(self.reduced) % 4 == 0
         at_once = _BATCH * 32 // tile * (4 if vectors else 1)
         return power_of_two(min(_MOST_WARPS, -(-partials // at_once)))

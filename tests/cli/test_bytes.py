@@ -26,7 +26,7 @@ from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import alternatives, choose_strategy
 from normgen.verify.draw import attr_choices
-from tests.codegen.ways import first
+from tests.codegen.ways import first, shared
 from tests.kinds import USUAL
 from tests.sampling import paired
 
@@ -52,6 +52,12 @@ def test_blocks_with_several_long_rows(name: str) -> None:
             return replace(HOST_MACHINE, multiprocessors=1)
 
     compare(name, (7, 40000), Small(checked=True))
+
+
+@pytest.mark.parametrize("name", ["layernorm", "softmax"])
+def test_rows_that_blocks_share(name: str) -> None:
+    with first(shared(3)):
+        compare(name, (3, 2000), HostExecutor(checked=True))
 
 
 @pytest.mark.parametrize("name", ["layernorm", "softmax", "log_softmax"])

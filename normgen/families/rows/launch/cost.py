@@ -11,17 +11,19 @@ from normgen.launching.accumulating import BIT_WORD, partial_name, published_nam
 
 
 def moved(rows: RowBlocks) -> dict[str, int]:
-    """Bytes by array. What rows share is counted once, since it stays in the cache."""
+    """Bytes by array. What rows share is counted once a launch, since it stays in the cache."""
     call, kernel, streams = rows.call, rows.kernel, rows.form.streams
     found: Counter[str] = Counter()
     for o in call.read(kernel.reads):
         whole = o.inner == kernel.piece and set(o.kept) >= set(kernel.kept)
-        again = streams and not rows.schedule.staged and whole
-        found[o.tensor] += (o.passes if again else 1) * call.bytes_of(o.tensor)
+        again = streams and not rows.schedule.staged and (whole or rows.launches > 1)
+        passes = o.passes if o.inner else rows.launches
+        found[o.tensor] += (passes if again else 1) * call.bytes_of(o.tensor)
     for o in call.present((*kernel.writes, *kernel.finals, *call.read(kernel.final_reads))):
         found[o.tensor] += call.bytes_of(o.tensor)
     if rows.words:
         found[words_name(kernel)] += 3 * rows.words * BIT_WORD
+    if rows.published:
         found[published_name(kernel)] += 2 * rows.published * DTYPES["f32"].bytes
     for column in rows.columns:
         floats = 2 * prod(rows.partials_of(column))
