@@ -53,15 +53,17 @@ def several(found: HostExecutor) -> list[str]:
     return [entry for entry in dict.fromkeys(ran) if ran.count(entry) > 1]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in USUAL else pytest.mark.thorough)
-        for name in bundled.names()
-        if not name.startswith(("local_", "groupnorm", "batchnorm", "softmax2d"))
-    ],
-)
-@pytest.mark.parametrize(("rows", "width", "dtypes"), [(5, 777, F32), (3, 1024, BF16)])
+def calls() -> list[object]:
+    """Norms of rows with a length and a type; those that are not usual in one call."""
+    found = [pytest.param(name, 3, 1024, BF16, id=f"{name}-bf16") for name in USUAL]
+    for name in bundled.names():
+        if not name.startswith(("local_", "groupnorm", "batchnorm", "softmax2d")):
+            marks = () if name in USUAL else pytest.mark.thorough
+            found.append(pytest.param(name, 5, 777, F32, id=name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("name", "rows", "width", "dtypes"), calls())
 def test_results(name: str, rows: int, width: int, dtypes: object) -> None:
     subject = bundled_subject(name, tuple(ATTRS.get(name, {}).items()))
     with first(shared(3)):
