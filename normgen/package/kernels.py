@@ -94,7 +94,8 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     row. `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have
     them among their kept axes. `refills`: whether a pipeline may hold vectors of whatever row.
     `cooperative`: values of its slice that each of the blocks leaves which share a row, 0 where none do.
-    `left`: values of its share that each of them leaves of each level, where they share it by launches.
+    `launches`: how many there are of a row that blocks share so, one a level and a last one, 0 where they may
+    not; `left`: values that each of the blocks then leaves of its share, those of all levels.
     `tags`: whether blocks can tell where rows of earlier ones are, whose lines they demote.
     """
 
@@ -108,7 +109,8 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     pieces: tuple[str, ...] = ()
     refills: bool = False
     cooperative: int = 0
-    left: tuple[int, ...] = ()
+    launches: int = 0
+    left: int = 0
     tags: bool = False
 
     @property

@@ -20,6 +20,7 @@ from normgen.launching.support import Support
 from normgen.runtime.norm import Norm
 from normgen.verify.draw import Sample
 from tests.codegen.norms import H200, bound, package_of
+from tests.codegen.test_sums import PEAK
 from tests.codegen.ways import first, shared
 from tests.host.mutation import Altered
 from tests.kinds import ATTRS
@@ -159,16 +160,18 @@ def test_maxima_and_minima() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "staged", "reason"),
+    ("text", "members", "staged", "reason"),
     [
-        (4, False, ""),
-        (128, False, "a thread takes what one block leaves: 64 threads, 128 blocks"),
-        (4, True, "a copy in shared memory does not last from launch to launch"),
+        (SCALED, 4, False, ""),
+        (SCALED, 128, False, "a thread takes what one block leaves: 64 threads, 128 blocks"),
+        (SCALED, 4, True, "a copy in shared memory does not last from launch to launch"),
+        (PEAK, 4, False, "threads keep something of their passes for the results, which does not last"),
     ],
 )
-def test_what_blocks_may_share(members: int, staged: bool, reason: str) -> None:
-    record = package_of(SCALED).forward
-    shape = shape_of(record.strategies[0].kernels[0], Call(bound(record, B=2, D=100_000), H200, ""))
+def test_what_blocks_may_share(text: str, members: int, staged: bool, reason: str) -> None:
+    record = package_of(text).forward
+    lengths = dict.fromkeys(("B", "rest"), 2) | {"D": 100_000}
+    shape = shape_of(record.strategies[0].kernels[0], Call(bound(record, **lengths), H200, ""))
     (asked,) = shared(members)(shape, H200)
     found = legal(replace(asked, staged=staged), shape, H200)
     assert (found.reason if isinstance(found, Support) else "") == reason

@@ -22,6 +22,7 @@ from normgen.families.rows.compile.forms import (
     Form,
     cooperates,
     exchanged,
+    launches,
     left,
     refills,
     tags,
@@ -103,7 +104,8 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             pieces=plan.pieces,
             refills=refills(plan),
             cooperative=exchanged(plan),
-            left=left(plan),
+            launches=launches(plan),
+            left=sum(left(plan)),
             tags=tags(plan),
         )
         return text.names.settle(record)

@@ -97,9 +97,14 @@ def exchanged(plan: KernelPlan) -> int:
 
 def left(plan: KernelPlan) -> tuple[int, ...]:
     """How many values each of the blocks that share a row by launches leaves of each level."""
-    return tuple(
-        4 if each.moments else 2 if each.exponentials else len(each.sums) for each in plan.paired_levels
-    )
+    levels = plan.paired_levels
+    return tuple(4 if each.moments else 2 if each.exponentials else len(each.sums) for each in levels)
+
+
+def launches(plan: KernelPlan) -> int:
+    """How many launches a row takes that blocks share; 0 where threads keep something of the passes of levels
+    for the results, so that they may not."""
+    return 0 if any(c.terms for c in plan.columns) else len(plan.paired_levels) + 1
 
 
 # (what all pieces of a row share is little, and what some rows share does not lie beside the one before)

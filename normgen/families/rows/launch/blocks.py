@@ -59,11 +59,11 @@ class RowBlocks:
         self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.partials = self.rows * self.runs if kernel.part else self.blocks
         several = schedule.members > 1
-        meeting, levels = several and form.meets, kernel.left if several and form.streams else ()
-        self.launches = 1 + len(levels)
+        meeting, apart = several and form.meets, several and form.streams
+        self.launches = kernel.launches if apart else 1
         self.words = self.blocks * words_of(schedule.members) if meeting else 0
-        each = kernel.cooperative if meeting else sum(levels)
-        self.published = (self.blocks if meeting else self.rows * self.segments) * schedule.members * each
+        left = kernel.left * self.rows * self.segments if apart else 0
+        self.published = schedule.members * (self.blocks * kernel.cooperative if meeting else left)
         by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
         # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
         full = schedule.late and kernel.moments and schedule.cluster == 1

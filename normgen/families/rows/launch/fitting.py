@@ -116,6 +116,8 @@ def fit_split(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> R
 
 def fit_multipass(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
     """With a copy of the row, as far as later passes read it, where it is staged."""
+    if s.members > 1 and not shape.launches:
+        return refused("threads keep something of their passes for the results, which does not last")
     if s.members > s.threads:
         return refused(f"a thread takes what one block leaves: {s.threads} threads, {s.members} blocks")
     if s.members > 1 and s.staged:

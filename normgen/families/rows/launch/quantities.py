@@ -108,5 +108,5 @@ def _grid(shape: RowShape, device: Machine, s: Mapping[str, Array]) -> Placed:
         dealt = np.where(s["in_order"] + s["walks"] > 0, np.minimum(tiles, walking), tiles)
         per_segment = np.where(s["shares_rows"] > 0, s["rows"] * split, dealt)
     units = per_segment * shape.segments
-    launches = np.where(s["streams"] * (s["members"] > 1) > 0, shape.launches, 1.0)
+    launches = np.where(s["streams"] * (s["members"] > 1) > 0, max(1, shape.launches), 1.0)
     return Placed(units * s["several"], s["blocks"], s["threads"], tiles / per_segment, launches)

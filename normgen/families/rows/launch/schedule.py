@@ -44,7 +44,7 @@ class RowShape:
     word_alignable: bool = False  # whether misaligned rows may be stored by aligned words
     row_tile: int = 0  # arrays that a block stages through shared memory to move rows together; 0: it cannot
     refills: bool = False  # whether a pipeline may be refilled by vector
-    launches: int = 1  # of a row that blocks share: one a level, and a last one
+    launches: int = 0  # of a row that blocks share: one a level, and a last one; 0 where they may not
     cooperates: bool = False  # whether the blocks of a row may exchange through memory
     one_shot: bool = False  # whether a thread group must hold its row
     folded: int = 0  # neighbours of which a block merges what it accumulates; 0: none

@@ -84,7 +84,7 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
         streams=len(walked),
         refills=kernel.refills,
         cooperates=kernel.cooperative > 0,
-        launches=len(kernel.left) + 1,
+        launches=kernel.launches,
         overlaps=any(form.form == "overlapped" for form in kernel.forms),
         word_alignable=_word_alignable(kernel, call, [*walked, *stores]),
         segments=call.size(kernel.segment),

@@ -87,7 +87,7 @@ def _starts(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
 def _shared(shape: RowShape) -> Iterator[RowSchedule]:
     """A row in blocks that share it, a launch for each level: each thread has several vectors."""
     members = 2
-    while 2 * members * _SHARING_THREADS <= shape.vectors:
+    while shape.launches and 2 * members * _SHARING_THREADS <= shape.vectors:
         team = members * _SHARING_THREADS
         yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
         members *= 2

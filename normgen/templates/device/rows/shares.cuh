@@ -16,7 +16,8 @@ template <int MEMBERS, int VALUES> struct Shares {
     float* at;
 
     template <class Index>
-    __device__ __forceinline__ Shares(float* published, Index row) : at(published + row * (MEMBERS * VALUES)) {}
+    __device__ __forceinline__ Shares(float* published, Index row)
+        : at(published + row * (MEMBERS * VALUES)) {}
 
     // Each thread takes what one of the blocks has left, and the last ones nothing.
     template <int FIRST, class... Op, class... Float>
@@ -26,7 +27,8 @@ template <int MEMBERS, int VALUES> struct Shares {
         ((value = member < MEMBERS ? __ldcg(from) : Op::START, ++from), ...);
     }
 
-    template <int FIRST, class... Float> __device__ __forceinline__ void leave(int member, Float... value) const {
+    template <int FIRST, class... Float>
+    __device__ __forceinline__ void leave(int member, Float... value) const {
         if (threadIdx.x != 0) return;
         float* to = at + member * VALUES + FIRST;
         ((*to++ = value), ...);
@@ -34,8 +36,9 @@ template <int MEMBERS, int VALUES> struct Shares {
 };
 
 // Moments of a row. HERE: of a share that this launch has passed over, else of what others have
-// left; LEAVES: for others to combine, so that none are returned.
-template <bool HERE, bool LEAVES, int FIRST, int VEC, int LENGTH, int THREADS, int SLOTS, int MEMBERS, int VALUES>
+// left; LEAVES: for others to combine.
+template <
+    bool HERE, bool LEAVES, int FIRST, int VEC, int LENGTH, int THREADS, int SLOTS, int MEMBERS, int VALUES>
 __device__ __forceinline__ Moments moments_of_row(
     const RunningMoments& running, Exchange<THREADS, THREADS, SLOTS>& exchange, int& side,
     PartMoments (&of_warps)[THREADS / 32], const Shares<MEMBERS, VALUES>& shares, int member) {
@@ -43,15 +46,20 @@ __device__ __forceinline__ Moments moments_of_row(
         return running.template over_team<THREADS, VEC, LENGTH>(exchange, side);
     } else {
         PartMoments own;
-        if constexpr (HERE) own = running.own.settled();
-        else shares.template take<FIRST, Sum, Sum, Sum, Sum>(own.pivot, own.residual, own.squares, own.count);
+        if constexpr (HERE) {
+            own = running.own.settled();
+        } else {
+            shares.template take<FIRST, Sum, Sum, Sum, Sum>(
+                own.pivot, own.residual, own.squares, own.count);
+        }
         own = merge_lanes(own);
         __syncthreads();  // those of another row have been read
         if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = own;
         __syncthreads();
         const PartMoments all = merged(THREADS / 32, [&](int warp) { return of_warps[warp]; });
         if constexpr (LEAVES) {
-            shares.template leave<FIRST>(member, all.pivot, all.residual, all.squares, all.count);
+            shares.template leave<FIRST>(
+                member, all.pivot, all.residual, all.squares, all.count);
         }
         constexpr float COUNT = float(LENGTH);
         const float mean = all.pivot + all.residual;
