@@ -8,22 +8,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
+from hypothesis import strategies as st
 
 from normgen import bundled
 from normgen.devices.host.executor import HostExecutor
-from normgen.diagnostics import Source
+from normgen.diagnostics import Source, SpecError
 from normgen.families.rows.launch.legal import legal
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.machine import HOST_MACHINE
 from normgen.launching.support import Support
 from normgen.runtime.norm import Norm
+from normgen.verify.cases import DtypeSet, make_case
 from normgen.verify.draw import Sample
+from normgen.verify.turns import in_turn
+from tests.channel_specs import channel_specs
 from tests.codegen.norms import H200, bound, package_of
 from tests.codegen.test_sums import PEAK
 from tests.codegen.ways import first, shared
 from tests.host.mutation import Altered
 from tests.kinds import ATTRS
+from tests.strategies import well_typed_specs
 from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits, subject_of
 
 FAR = {"x": Sample("normal", 1e6, 1.0)}
@@ -46,6 +52,7 @@ save bottom[B] = min[D](x)
 output y[B, D] = (x - bottom) / (top - bottom)
 """
 USUAL = ("layernorm", "softmax", "dyt")
+DRAWN = {"D": 40, "B": 3, "G": 2, "C": 6, "...": 35, "S": 9, "H": 5, "W": 8}  # lengths
 
 
 def several(found: HostExecutor) -> list[str]:
@@ -69,6 +76,40 @@ def test_results(name: str, rows: int, width: int, dtypes: object) -> None:
     subject = bundled_subject(name, tuple(ATTRS.get(name, {}).items()))
     with first(shared(3)):
         prove(subject, case_of(subject, rows, width, dtypes), CHECKED)
+
+
+@pytest.mark.parametrize(
+    ("number", "specs", "examples"),
+    [
+        (11, well_typed_specs(), 2),
+        pytest.param(11, well_typed_specs(), 8, marks=pytest.mark.thorough),
+        pytest.param(12, channel_specs(), 6, marks=pytest.mark.thorough),
+    ],
+)
+def test_drawn_specs(number: int, specs: st.SearchStrategy[str], examples: int) -> None:
+    """Rows of a few elements, of which the last block may have none."""
+
+    @seed(number)
+    @given(specs, st.sampled_from((F32, BF16)), st.integers(0, 99))
+    @settings(
+        deadline=None,
+        database=None,
+        max_examples=examples,
+        phases=(Phase.generate,),
+        suppress_health_check=(HealthCheck.too_slow,),
+    )
+    def check(text: str, dtypes: DtypeSet, turn: int) -> None:
+        note(text)
+        try:
+            subject = subject_of(Source("drawn.norm", text))
+        except SpecError:
+            assume(False)
+        lengths = {axis.name: DRAWN[axis.name] for axis in subject.norm.package.axes}
+        case = in_turn(subject.definition, make_case(subject.definition, 1, 1, dtypes, lengths), turn, True)
+        with first(shared(2, threads=32)):
+            prove(subject, case)
+
+    check()
 
 
 @pytest.mark.parametrize("multiprocessors", [1, pytest.param(100, marks=pytest.mark.thorough)])
