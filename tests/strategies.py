@@ -20,11 +20,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from normgen.ir.program import Tensor
 
+# Of tests that compile what is drawn, each seeded: not shrunk, which would compile hundreds more.
+COMPILED = settings(
+    deadline=None,
+    database=None,
+    phases=(Phase.generate,),
+    suppress_health_check=(HealthCheck.too_slow,),
+)
 ROWS = (("...",), ("B",), ("B", "S"))
 THRESHOLDS = ("0.3", "-0.7", "1.1", "-0.15")
 FUNCTIONS = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
+from hypothesis import assume, given, note, seed, settings
 from hypothesis import strategies as st
 
 from normgen import bundled
@@ -29,7 +29,7 @@ from tests.codegen.test_sums import PEAK
 from tests.codegen.ways import first, shared
 from tests.host.mutation import Altered
 from tests.kinds import ATTRS
-from tests.strategies import well_typed_specs
+from tests.strategies import COMPILED, well_typed_specs
 from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits, subject_of
 
 FAR = {"x": Sample("normal", 1e6, 1.0)}
@@ -91,13 +91,7 @@ def test_drawn_specs(number: int, specs: st.SearchStrategy[str], examples: int) 
 
     @seed(number)
     @given(specs, st.sampled_from((F32, BF16)), st.integers(0, 99))
-    @settings(
-        deadline=None,
-        database=None,
-        max_examples=examples,
-        phases=(Phase.generate,),
-        suppress_health_check=(HealthCheck.too_slow,),
-    )
+    @settings(COMPILED, max_examples=examples)
     def check(text: str, dtypes: DtypeSet, turn: int) -> None:
         note(text)
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
+from hypothesis import assume, given, note, seed, settings
 from hypothesis import strategies as st
 
 from normgen.diagnostics import Source, SpecError
@@ -15,7 +15,7 @@ from normgen.verify.turns import in_turn
 from tests.channel_specs import channel_specs
 from tests.codegen.residing import small_slices
 from tests.every_way import in_every_way
-from tests.strategies import well_typed_specs
+from tests.strategies import COMPILED, well_typed_specs
 from tests.verify.subjects import F32, prove, subject_of
 
 # Few of each, and rows of no whole number of vectors among them; channels of whole ones at times.
@@ -93,13 +93,7 @@ def test_drawn_specs(
 
     @seed(number)
     @given(specs, st.sampled_from(SOME_TYPES), st.booleans(), st.integers(0, 99))
-    @settings(
-        deadline=None,
-        database=None,
-        max_examples=examples,
-        phases=(Phase.generate,),
-        suppress_health_check=(HealthCheck.too_slow,),
-    )
+    @settings(COMPILED, max_examples=examples)
     def check(text: str, dtypes: DtypeSet, even: bool, turn: int) -> None:
         note(text)
         try:

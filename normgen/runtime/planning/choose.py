@@ -20,6 +20,7 @@ from normgen.launching.table import lines_of
 from normgen.locks import cached_property
 from normgen.package.kernels import Kernel
 from normgen.package.records import PassRecord, Strategy
+from normgen.runtime.planning.needed import needed, warm
 from normgen.runtime.planning.registry import family_of
 
 _FIRST_OFFERS = 100  # of a kernel, among which each form is that it may take
@@ -208,9 +209,9 @@ class Running:
 
     def __init__(self, strategy: Strategy, binding: Binding, device: Machine) -> None:
         self.strategy = strategy
-        self.kernels, needed = _needed(strategy, binding)
-        self.held = tuple(t for t in strategy.temporaries if t.name in needed)
-        self.call = Call(binding, device, self.held, _warm(self.kernels))
+        self.kernels, handed_on = needed(strategy, binding)
+        self.held = tuple(t for t in strategy.temporaries if t.name in handed_on)
+        self.call = Call(binding, device, self.held, warm(self.kernels))
         self._defaults: dict[str, Any] = {}
 
     @property
@@ -271,44 +272,3 @@ def _lines(kernel: Kernel, call: Call) -> Measured:
     """What the table that normgen comes with has of a kernel in such calls."""
     kept = family_of(kernel).measured_as(kernel, call)
     return () if kept is None else lines_of(call.device.arch, kept[0])
-
-
-def _warm(kernels: list[Kernel]) -> dict[str, set[str]]:
-    """By kernel, the arrays that those before it read."""
-    found: dict[str, set[str]] = {}
-    read: set[str] = set()
-    for kernel in kernels:
-        found[kernel.name] = set(read)
-        read |= {o.tensor for o in kernel.reads}
-    return found
-
-
-def _with_elements(strategy: Strategy, binding: Binding) -> list[Kernel]:
-    """The kernels that no empty axis concerns, neither their own nor that of something handed on to them."""
-    empty = {axis for axis, length in binding.extents if length == 0}
-    if not empty:
-        return [*strategy.kernels]
-    temporaries, missing = {t.name for t in strategy.temporaries}, set[str]()
-    found: list[Kernel] = []
-    for kernel in strategy.kernels:
-        read = {o.tensor for o in (*kernel.reads, *kernel.final_reads)}
-        if empty.isdisjoint((*kernel.kept, *kernel.inner)) and missing.isdisjoint(read):
-            found.append(kernel)
-        else:
-            missing |= temporaries & {o.tensor for o in (*kernel.writes, *kernel.finals)}
-    return found
-
-
-def _needed(strategy: Strategy, binding: Binding) -> tuple[list[Kernel], set[str]]:
-    """The kernels with something to write that is wanted, and the temporaries that they hand on."""
-    temporaries = {t.name for t in strategy.temporaries}
-    wanted = {name for name, _ in binding.operands}
-    running: list[Kernel] = []
-    for kernel in reversed(_with_elements(strategy, binding)):
-        if not any(o.tensor in wanted for o in (*kernel.writes, *kernel.finals)):
-            continue
-        running.insert(0, kernel)
-        for o in (*kernel.reads, *kernel.final_reads):
-            if o.tensor in temporaries and wanted & set(o.wanted_by):
-                wanted.add(o.tensor)
-    return running, wanted & temporaries

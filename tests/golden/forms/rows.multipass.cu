@@ -27,9 +27,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<THREADS, THREADS, 1> exchange;
     int side = 0;
-    // the levels that this launch passes over: all, or one, or with the last number the results alone
+    // the levels that this launch passes over: all, or one where blocks share a row; the last launch none
     constexpr int FIRST = MEMBERS > 1 ? LAUNCH : 0, LAST = MEMBERS > 1 ? LAUNCH : 1;
-    // vectors that a thread asks for together: more of narrow ones, where few blocks are there for a row
+    // vectors that a thread asks for together: more of narrow ones, so that as many bytes are on their way
     constexpr int UNROLLED = MEMBERS > 1 && VEC <= 2 ? 8 : 4;
     const int member = int(block_number<BACKWARDS>() % MEMBERS);
     const int lane = member * THREADS + int(threadIdx.x);

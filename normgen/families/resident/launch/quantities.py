@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from normgen.families.resident.launch.residence import Residence
+from normgen.families.resident.launch.segments import FLOAT
 from normgen.launching.call import WORD
 from normgen.launching.machine import WARP, Machine
 from normgen.launching.quantities import Array, Placed, log2, placed
 
-_FLOAT = 4.0  # bytes
 _AS_THEY_ARE = ("items", "blocks", "places", "members", "depth")
 
 
@@ -48,8 +48,8 @@ def quantities(
     blocks = parts * s["members"]
     again = s["again"] / s["depth"]
     values = parts * shape.rows * shape.length * (shape.held * (1 + again) + shape.written)
-    published = blocks * shape.left * _FLOAT
-    partials = blocks * shape.length * shape.second_stage * _FLOAT
+    published = blocks * shape.left * FLOAT
+    partials = blocks * shape.length * shape.second_stage * FLOAT
     own = s["items"] * s["vector"]
     wide = s["vector"] * shape.narrowest
     grid = Placed(blocks, s["blocks"], s["threads"], s["depth"])
@@ -69,7 +69,7 @@ def quantities(
         "bytes of a thread": own * (s["depth"] - s["places"] - s["again"]) * shape.kept,
         "shared memory": s["shared"] * s["blocks"], "rounds": log2(rounds),
         "accumulated": own * max(1, shape.sums),
-        "bytes of an exchange": log2(s["members"] * shape.left * _FLOAT),
+        "bytes of an exchange": log2(s["members"] * shape.left * FLOAT),
         "moved by exchanges": published * s["members"] / values,
         "warps that exchange": log2(s["threads"] / WARP + 1) * (s["teams"] > 1),
         "partials": log2(partials + 1), "second stage": log2(blocks) * (shape.second_stage > 0),

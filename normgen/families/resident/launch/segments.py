@@ -13,7 +13,7 @@ from normgen.package.kernels import ResidentRecord
 # The least bytes of a row of a band, of each operand: blocks hand one another statistics of each element. And
 # the most elements.
 BAND_BYTES, MOST_BAND = 128, 256
-_FLOAT = 4  # bytes
+FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class Segment:
         rows = places * items * self.vector * self.itemsize * team * teams
         if record.moments:
             parts = touched(self.vector, self.folded) * teams * (self.length // self.vector)
-            return rows + parts * WORD + _FLOAT * (max(3, record.made) * groups + 4)
+            return rows + parts * WORD + FLOAT * (max(3, record.made) * groups + 4)
         left = record.left * groups * (2 if record.folded else 1)
         columns = teams * (self.length + 4) + (record.sums + record.factors) * self.length
-        return rows + _FLOAT * (columns + left + record.made * groups)
+        return rows + FLOAT * (columns + left + record.made * groups)
 
 
 @once

@@ -17,8 +17,6 @@ from normgen.launching.machine import WARP, Machine
 from normgen.launching.quantities import Array, Placed, log2, placed
 
 _AT_ONCE = 4  # accesses of turned operands that a thread has on their way together
-_SINGLE = 4.0  # bytes that a thread has on their way where no operand has every element
-_MOST_BLOCKS = 32  # on a multiprocessor, whatever they need
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def quantities(shape: TilesShape, tilings: Sequence[Tiling]) -> Mapping[str, Arr
     moving = shape.read + shape.written + shape.turned_read + shape.turned_written
     patches = np.minimum(s["patches"], s["threads"]) * PATCH * s["vector"] * shape.read
     runs = np.minimum(tile * shape.turned_read, s["threads"] * _AT_ONCE * shape.run)
-    coming = np.maximum(np.maximum(patches, runs), s["threads"] * _SINGLE)
+    coming = np.maximum(np.maximum(patches, runs), s["threads"])  # where none has every element, a little
     straight = s["columns"] * shape.narrowest
     turned = s["rows"] * max(1, shape.turned_read, shape.turned_written)
     width = np.minimum(WORD, s["vector"] * shape.narrowest)
@@ -92,5 +90,4 @@ def _resident(shape: TilesShape, s: Mapping[str, Array]) -> Array:
     device = shape.device
     threads = np.minimum(device.threads_per_multiprocessor, device.warps(shape.registers) * WARP)
     shared = np.array([device.blocks(int(each)) for each in s["shared"]], float)
-    found = np.minimum(np.minimum(threads // s["threads"], shared), _MOST_BLOCKS)
-    return np.asarray(np.maximum(s["blocks"], found))
+    return np.asarray(np.maximum(s["blocks"], np.minimum(threads // s["threads"], shared)))

@@ -9,7 +9,6 @@ from math import prod
 
 import numpy as np
 
-from normgen.families.windows.launch.march import reach_of
 from normgen.families.windows.launch.schedule import WindowSchedule, beyond, images_of, narrowest, wide
 from normgen.families.windows.launch.space import FORMS
 from normgen.launching.call import WORD, Call, once
@@ -17,8 +16,7 @@ from normgen.launching.machine import WARP, Machine
 from normgen.launching.quantities import Array, Placed, log2, placed
 from normgen.package.kernels import WindowsRecord
 
-_OWN_REGISTERS = 24  # per thread, of forms that have no estimate: numbers and addresses
-_AS_THEY_ARE = ("ahead", "slots", "halo", "team", "ghosts", "chunk")
+_AS_THEY_ARE = ("ahead", "slots", "halo", "team", "ghosts", "chunk", "registers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,6 @@ class WindowShape:
     narrowest: int  # bytes
     params: int  # operands without an element for each place
     neighbours: int  # that an element looks at where it looks at each, itself included
-    reach: int  # steps that the windows of all levels reach to either side
     beyond: int  # steps that a range takes beside its own
     across: int  # elements that windows reach along the rows of an image, to either side
     levels: int  # of windows of sums of windows
@@ -61,7 +58,6 @@ def shape_of(record: WindowsRecord, call: Call) -> WindowShape:
         narrowest=narrowest(record, call),
         params=sum(o not in places for o in reads),
         neighbours=prod((high - low + 1) * (2 * across + 1) for (low, high), across in reaches),
-        reach=reach_of(record),
         beyond=beyond(record),
         across=sum(record.across),
         levels=len(record.sums),
@@ -90,7 +86,7 @@ def quantities(
         "is of windows": np.array(1.0), **{f"is windows {form}": s[form] for form in FORMS},
         "rows": log2(elements / shape.channels), "segments": log2(s["images"]),
         "length": log2(shape.channels), "row": log2(shape.channels * read), "threads": log2(s["threads"]),
-        "elements": own, "items": s["chunk"], "blocks": s["blocks"], "registers": s["registers"],
+        "elements": own, "items": s["chunk"], "blocks": s["blocks"],
         "width": np.minimum(WORD, wide), "line": log2(np.minimum(WARP, s["lanes"]) * wide),
         "bytes of a thread": own * read, "shared memory": s["shared"] * s["blocks"],
         "idle": log2(s["all"] * s["vector"] / (elements / s["steps"] * s["ranges"])),
@@ -119,7 +115,6 @@ def _knobs(
     table = {name: [getattr(s, name) for s in schedules] for name in names}
     table |= {form: [s.form == form for s in schedules] for form in FORMS}
     table["walks"] = [FORMS[s.form].ranged for s in schedules]
-    table["registers"] = [s.registers or _registers(shape, s) for s in schedules]
     table["blocks"] = [_resident(shape, s) for s in schedules]
     found = {name: np.tile(np.array(values, float), len(images)) for name, values in table.items()}
     found["images"] = np.repeat(np.asarray(images, float), len(schedules))
@@ -133,15 +128,7 @@ def _threads(shape: WindowShape, s: WindowSchedule, images: int) -> int:
     return form.threads(s, images) if form.whole else -(-images * shape.image // s.vector)
 
 
-def _registers(shape: WindowShape, s: WindowSchedule) -> int:
-    """Per thread, of forms without an estimate: what it reads and sums, as floats."""
-    return _OWN_REGISTERS + (s.vector + 2 * s.halo) * (shape.operands + shape.sums)
-
-
 def _resident(shape: WindowShape, s: WindowSchedule) -> int:
-    """Blocks on a multiprocessor: those that registers are kept for, or as many as find place."""
-    if FORMS[s.form].ranged:
-        return s.blocks
-    device = shape.device
-    warps = min(device.threads_per_multiprocessor // WARP, device.warps(_registers(shape, s)))
-    return max(1, warps * WARP // s.threads)
+    """Blocks on a multiprocessor: those that registers are kept for, or as many as its threads are."""
+    most = shape.device.threads_per_multiprocessor // s.threads
+    return s.blocks if FORMS[s.form].ranged else max(1, most)

@@ -1,0 +1,222 @@
+"""What a template of the rows family is given of one form of a kernel: names, statements and flags, decided
+here; the template owns the loops."""
+
+from __future__ import annotations
+
+import re
+
+from normgen.families.rows.compile.forms import (
+    BATCH,
+    PIPELINE,
+    REGISTERS,
+    ROW_TILE,
+    SPLIT,
+    Form,
+    left,
+    refills,
+    tags,
+)
+from normgen.families.rows.compile.parts import PartsText
+from normgen.ir.expr import Expr
+from normgen.kernel.access import Access, lay_out
+from normgen.kernel.body import Body
+from normgen.kernel.forms import Context, form_record, row_parameters, store_of
+from normgen.kernel.phases import Phase
+from normgen.kernel.text import KernelText, lengths_of
+from normgen.package.operands import FormRecord, Parameter
+
+
+class RowsView:
+    """The template's view of one form."""
+
+    def __init__(self, text: KernelText, form: Form) -> None:
+        self.text, self.form, self.plan = text, form, text.plan
+        inner = self.plan.piece
+        wide = [a for a in text.reads if inner and a.operand.inner == inner]
+        values = {a.tensor: f"{a.value}[i]" if a in wide else a.value for a in text.reads}
+        hold = form.holds and not self.plan.columns
+        self.body = Body(text, self.plan.paired_levels, values, hold, packs=hold)
+        self.partial = PartsText(text.plan, text.columns, self.body.sums.parts, late=form.slices)
+        self.vectors = {a.tensor: a for a in wide}
+        self.scalars = [a for a in text.reads if not a.operand.inner]
+        self.gathers = {a.tensor: a for a in text.reads if a.operand.inner and a not in wide}
+        self.parts = [a for a in self.gathers.values() if a.span]
+        for access in (*wide, *self.parts):
+            access.at = "item"
+        # (a slice is loaded once, and lies in one part of its row as a rule: each pass loads one element)
+        for access in self.parts if form.slices else ():
+            access.at = "0"
+        for access in self.parts:
+            access.part = f"{access.value}_part" if form.stored else f"{access.value}_parts[{access.at}]"
+        # of operands that rows share every element is loaded before the first row
+        self.holds_parts = form.holds_parts(self.plan)
+        for state in (a for a in self.scalars if a.updated):
+            # who writes it; of rows in pieces nothing else is made of it
+            state.reader = "live && lane == 0" if self.plan.pieces else "live"
+
+    def record(self) -> FormRecord:
+        """The form with its text."""
+        used = [*self.plan.roots, *(c.column.value for c in self.text.columns)]
+        # (what one of the blocks that share a row stores, no other may read)
+        assert not (self.form.launches and any(a.updated for a in self.text.reads))
+        published = ("published",) if self.form.launches and self.body.levels else ()
+        context, own = self.context(), map(Parameter, ("rows", *self.form.own, *published))
+        name = self.form.name
+        return form_record(self.text, name, f"rows/{name}", context, row_parameters(self.text, used, own))
+
+    def context(self) -> Context:
+        body, text = self.body, self.text
+        results = list(zip(self.plan.results, text.writes, strict=True))
+        stored = [(r.expr, a) for r, a in results if a.operand.inner]
+        stores = [store_of(text, access) for _, access in stored]
+        row_stores = [store_of(text, a, body.row_value(r.expr)) for r, a in results if not a.operand.inner]
+        per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
+        apart = {
+            c.name: body.sums.part_value(c.column, body.row_value)
+            for c in text.columns
+            if c.part and c.column.terms
+        }
+        largest = [c for c in text.columns if not c.part and c.column.terms]
+        columns = [c for c in text.columns if c not in per_row + largest and c.name not in apart]
+        body.finish(stored, columns, lambda column, value: column.element(value, self.form.stored))
+        row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
+        row_columns += [
+            c.element(body.sums.largest_value(c.column, body.row_value), self.form.stored) for c in largest
+        ]
+        declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form.stored)]
+        moments = [c for c in columns if c.op == "moments"]
+        row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
+        row_columns += self.partial.left(apart)
+        phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
+        for k, phase in enumerate(phases):
+            users = [[v.value for v in (*p["vectors"], *p["after_vectors"])] for p in phases]
+            phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
+            phase["reused"] = {v: any(v in u for u in users[k + 1 :]) for v in users[k]}
+            phase["staged"] = self._staged(phases[:k], users[k])
+        phases[-1] |= {"stores": stores, "row_stores": row_stores}
+        streamed = self._streamed(phases)
+        tagging = self.form.tags(self.plan) and tags(self.plan)
+        for v in self.vectors.values():
+            v.shelved = v in streamed and self.form.slices
+            v.staged_in = v in streamed and self.form not in (BATCH, ROW_TILE) and not v.shelved
+            v.repacked = v.walks or self.form.one_shot
+            v.in_pieces = bool(self.plan.pieces)
+            v.tags = tagging and v.walks
+            if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
+                v.single, v.at = True, "0"
+            # (where a vector of a row in pieces is, is only known when rows are loaded)
+            v.late = self.form.late and not v.in_pieces
+            # (in-place results may lie over what has elements of each row, or of the only one)
+            v.reader = "live" if self.form is REGISTERS and (v.walks or v.once) else ""
+        lay_out(streamed, "SLOTS", "SPARE" if self.form.spare else "")
+        slice_bytes = [f"{v.present}int(sizeof({v.type}))" for v in streamed]
+        fixed = [s for node, s in body.before if not self._walks(node)]
+        moving = [s for node, s in body.before if self._walks(node)]
+        sums = all(c.op == "sum" for c in text.columns)
+        narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
+        return {
+            "flags": text.flags(text.reads) | {a.one: f"{a.span} % VEC == 0" for a in self.parts},
+            "exchanged": max(body.exchanged, int(bool(narrow) and self.form.combines)),
+            "narrow": narrow,
+            "digits": text.digits,
+            "pieces": text.piece_digits,
+            "segment": self.plan.segment,
+            "refills": self.form is PIPELINE and refills(self.plan),
+            "segments": lengths_of(self.plan.segment),
+            "folded": lengths_of(self.plan.folded),
+            "holds_parts": self.holds_parts,
+            "segment_digits": text.segment_digits,
+            "vectors": list(self.vectors.values()),
+            "streamed": streamed,
+            "slice_bytes": slice_bytes,
+            "tagged": [v for v in self.vectors.values() if v.tags],
+            "earlier": {v.value: _of_row("earlier", v.offset) for v in self.vectors.values() if v.tags},
+            "shared": [v for v in self.vectors.values() if not v.walks],
+            "row_scalars": self.scalars,
+            "shared_scalars": [a for a in self.scalars if not a.walks],
+            "walked_scalars": [a for a in self.scalars if a.walks],
+            "row_parts": self.parts,
+            "shared_parts": [a for a in self.parts if not a.walks],
+            "walked_parts": [a for a in self.parts if a.walks],
+            "prologue": fixed + (moving if self.form.one_shot else []),
+            "row_prologue": moving,
+            "levels": phases[:-1],
+            "left": sum(left(self.plan)),
+            "final": phases[-1],
+            "columns": text.columns,
+            "declarations": declared + self.partial.declared,
+            "vector_columns": [c for c in moments if not c.wide],
+            "first": any(c.wide and c.op != "moments" for c in text.columns),
+            "gathered": any(c.op != "moments" for c in text.columns),
+            "parts": any(c.op == "moments" and c.wide for c in text.columns),
+            "called": "column sum" if sums else "accumulator",
+            "combined": "added" if sums else "combined",
+            "merged": any(c.op == "moments" and not c.wide for c in text.columns),
+            "row_columns": row_columns,
+            "held": body.held,
+            "rounded": list(body.rounded.values()),
+        }
+
+    def _streamed(self, phases: list[Context]) -> list[Access]:
+        """The operands that pass through shared memory."""
+        passes = {id(v): sum(v in p["vectors"] for p in phases) for v in self.vectors.values() if v.walks}
+        return [v for v in self.vectors.values() if v.walks and self.form.staged(self.plan, v, passes[id(v)])]
+
+    def _walks(self, node: Expr) -> bool:
+        return bool(node.axes & set(self.text.walk))
+
+    def _phase(self, k: int, phase: Phase) -> Context:
+        level = self.body.levels[k] if k < len(self.body.levels) else None
+        gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
+        # (what is kept for later passes is computed in any case)
+        guard = "" if level is None or phase.packed else self.text.guard(level)
+        parted = bool(self.body.sums.parts) and k + 1 == len(self.body.levels)
+        return vars(phase) | {
+            "comments": self.body.heading(k),
+            "unpacked": [self.body.rounded[t] for t in phase.loads if t in self.body.rounded],
+            "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
+            "parts": [a for a in gathers if a.span],
+            "late_parts": [
+                a for a in gathers if a.span and (self.form.slices or (a.walks and self.form is PIPELINE))
+            ],
+            "cooperative": self.form.slices,
+            "left": sum(left(self.plan)[:k]),
+            "before": [self._gather(a) for a in gathers if self._is_whole(a)],
+            "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
+            "after_vectors": [self.vectors[t] for t in phase.after_loads],
+            "guard": guard,
+            # (what it adds up of parts of rows is wanted without its sums too)
+            "parted": parted,
+            "runs": self.partial.runs if parted else [],
+        }
+
+    def _is_whole(self, access: Access) -> bool:
+        """Whether every vector lies in one element's share of the row, as where parts of it are summed."""
+        return bool(self.body.sums.parts) and set(access.operand.inner) <= set(self.plan.part)
+
+    def _gather(self, access: Access) -> str:
+        """The statement that gives an element of the row its value of an operand with some of the axes."""
+        if self._is_whole(access):
+            return f"const float {access.value} = {access.part};"
+        text = access.load
+        if access.span and self.holds_parts and not access.walks:
+            text = access.held
+        elif access.span and self.form is not SPLIT:
+            text = f"({text})" if access.flag else text
+            text = f"{access.one} ? {access.part} : {text}"
+        return f"const float {access.value} = {text};"
+
+    @staticmethod
+    def _staged(earlier: list[Context], values: list[str]) -> dict[str, str]:
+        """For each operand, the condition that an earlier pass has put it into shared memory."""
+        out = {}
+        for value in values:
+            guards = [p["guard"] for p in earlier if value in [v.value for v in p["vectors"]]]
+            if guards:
+                out[value] = "true" if "" in guards else " || ".join(guards)
+        return out
+
+
+def _of_row(number: str, offset: str) -> str:
+    """The offset of a row with another number."""
+    return re.sub(r"\brow\b", number, offset)
