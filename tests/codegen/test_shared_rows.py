@@ -162,6 +162,9 @@ def test_shares_of_nothing_but_infinities() -> None:
     finite = np.exp(x[0] - x[0].max())
     assert np.allclose(y[0], finite / finite.sum(), atol=1e-7) and y[1, 2047] == 1 and not y[1, :2047].any()
     assert np.isnan(y[2, 1024]) and np.isnan(y[3]).all()
+    with first(shared(4)):
+        made = bundled_subject("log_softmax").norm.on(CHECKED).forward(x=x)
+    assert np.isnan(made.total[2:]).all() and np.isfinite(made.total[:2]).all() and made.top[1] == 3
 
 
 def test_infinities_and_nan_in_moments() -> None:
