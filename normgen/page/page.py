@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from normgen.kernel.folding import WIDTH
 from normgen.kernel.folding import folded as broken
@@ -53,7 +54,7 @@ def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[s
     """The text of what a call launches, as one text that compiles by itself. `head`: lines about the
     whole."""
     by_source: dict[str, list[Launch]] = {}
-    for launch in launches:
+    for launch in told_apart(launches):
         by_source.setdefault(launch.source, []).append(launch)
     text = joined(reduced(whole(list(by_source), macros)))
     root = parse(text)
@@ -65,6 +66,23 @@ def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[s
     heading = laid_out(["".join(f"// {line}".rstrip() + "\n" for line in head)])
     text = laid_out([_includes(set(names(root))), _titled(UNIT.sub("", text)), *kernels])
     return heading + _contents(text, heading.count("\n")) + text
+
+
+def told_apart(launches: Sequence[Launch]) -> tuple[Launch, ...]:
+    """The launches of a call for texts that stand together: those of one kernel, which have one name, with a
+    number behind it."""
+    texts: dict[str, dict[str, int]] = {}
+    for launch in launches:
+        of_kernel = texts.setdefault(launch.entry, {})
+        of_kernel.setdefault(launch.source, len(of_kernel) + 1)
+
+    def numbered(launch: Launch) -> Launch:
+        name = f"{launch.entry}_{texts[launch.entry][launch.source]}"
+        text, count = re.subn(rf"\b{launch.entry}(?=\()", name, launch.source)
+        assert count == 1, launch.entry
+        return replace(launch, entry=name, source=text)
+
+    return tuple(numbered(each) if len(texts[each.entry]) > 1 else each for each in launches)
 
 
 def whole(sources: Sequence[str], macros: Mapping[str, int]) -> str:

@@ -51,6 +51,7 @@ class Round:
     def __init__(self, text: str, uses: Uses | None, facts: Facts) -> None:
         self.text, self.known_facts = text, facts
         self.root = parse(text)
+        assert not self.root.has_error, "a text that the grammar takes for another"
         self.before = declarations(self.root)
         self.all = list(every(self.before))
         self.uses: Uses = {}

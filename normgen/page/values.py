@@ -151,7 +151,8 @@ class Known:
         return node.type == "lambda_expression" or all(map(self.is_pure, parts(node)))
 
     def _is_harmless(self, node: Node) -> bool:
-        return self.called(node) in CONVERSIONS or self.called(node) in self.facts.pure
+        to = called_name(syntax.field(node, "function"))
+        return to in CONVERSIONS or self.called(node) in self.facts.pure
 
 
 _VALUES: dict[str, Callable[[Known, Node], Value]] = {

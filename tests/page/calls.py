@@ -10,7 +10,7 @@ from normgen.launching.launch import Binding, LaunchPlan
 from normgen.launching.machine import USUAL_MACHINE, Machine
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package, PassRecord
-from normgen.page.page import HOST_MACROS, device_macros, page
+from normgen.page.page import HOST_MACROS, device_macros, page, told_apart
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import packaged
@@ -70,4 +70,4 @@ def paged(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     text += "".join(
         f"\nusing namespace kernel_{k + 1};" for k in range(text.count("}  // namespace kernel_"))
     )
-    return replace(plan, launches=tuple(replace(each, source=text) for each in plan.launches))
+    return replace(plan, launches=tuple(replace(each, source=text) for each in told_apart(plan.launches)))

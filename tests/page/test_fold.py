@@ -197,6 +197,11 @@ def test_a_local_is_unread_though_others_have_its_name() -> None:
     assert left.count("const int column") == 1
 
 
+def test_an_unread_local_goes_though_a_name_of_a_type_makes_it() -> None:
+    left = reached("", "using index_t = int; void kernel(int* x) { int* y = x + index_t(3); f(index_t(4)); }")
+    assert "y" not in left and "f(index_t(4))" in left
+
+
 def test_flags_with_one_value_go() -> None:
     before = """
 // N values.

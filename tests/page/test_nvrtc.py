@@ -9,6 +9,7 @@ import pytest
 from normgen import bundled
 from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.package.device_functions import inlined
+from normgen.page.page import told_apart
 from tests.cli.commands import run
 from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, Call, calls
@@ -18,7 +19,7 @@ _COMPARED = re.compile(r"setp\.(lt|le|gt|ge)\.s32.*")
 _EQUAL = re.compile(r"setp\.eq\.s32\s+_, _, (\d+);")
 _STAGES = re.compile(r"constexpr int STAGES = (\d+);")
 _JOINS = re.compile(r"(and|or|not)\.pred")
-_NAME = re.compile(r"%\w+|\$L__BB\w+|_Z\w+|__cuda_local_var_\w+|__local_depot\d+")
+_NAME = re.compile(r"\w+(?=_param_\d)|%\w+|\$L__BB\w+|_Z\w+|__cuda_local_var_\w+|__local_depot\d+")
 
 
 class Alone(Nvrtc):
@@ -61,14 +62,27 @@ def test_a_page_has_the_instructions_of_the_call(name: str, kind: int) -> None:
         check(call)
 
 
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("name", ["layernorm", "softmax"])
+def test_texts_of_one_kernel_stand_in_one_page(name: str) -> None:
+    """Of rows that blocks share, every level of reductions has a launch, of the same kernel."""
+    need_nvrtc()
+    both = list(calls(name, "f32", 1 << 20, 1))
+    entries = [launch.entry for call in both for launch in call.plan.launches]
+    assert len(set(entries)) < len(entries)
+    for call in both:
+        check(call)
+
+
 def check(call: Call) -> None:
     """The page of a call against its texts."""
     got = Alone().build(call.page, "sm_90", "ptx").decode()
-    for launch in call.plan.launches:
+    launches = call.plan.launches
+    for launch, named in zip(launches, told_apart(launches), strict=True):
         want = Nvrtc().build(inlined(launch.source), "sm_90", "ptx").decode()
         stages = int((_STAGES.search(launch.source) or [0, 0])[1])
-        had, wanted = (instructions(each, launch.entry, stages) for each in (got, want))
-        assert had == wanted, launch.entry
+        had, wanted = instructions(got, named.entry, stages), instructions(want, launch.entry, stages)
+        assert had == wanted, named.entry
 
 
 @pytest.mark.nvrtc

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from normgen.cli import exits
+from normgen.kernel.headers import files
+from normgen.package.device_functions import file_text
 from normgen.page.declarations import declarations
 from normgen.page.syntax import names, parse
 from tests.cli.commands import run
@@ -42,6 +44,12 @@ def test_the_page(direction: str, golden: Callable[[str, str], None]) -> None:
             assert found.count(each.name) > 1 or each.name.startswith("rmsnorm"), each.name
     for word in ("NORMGEN_HOST", "#if ", "constexpr (REALIGNED", "constexpr (BULK", "__nv_fp8", "__half "):
         assert word not in text
+
+
+@pytest.mark.parametrize("name", files())
+def test_the_grammar_knows_device_functions(name: str) -> None:
+    """What it takes for something else, a page may shorten to something else."""
+    assert not parse(file_text(name)).has_error
 
 
 def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:

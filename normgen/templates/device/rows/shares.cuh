@@ -22,9 +22,13 @@ template <int MEMBERS, int VALUES> struct Shares {
     // Each thread takes what one of the blocks has left, and the last ones nothing.
     template <int FIRST, class... Op, class... Float>
     __device__ __forceinline__ void take(Float&... value) const {
-        const int member = threadIdx.x;
-        const float* from = at + (member < MEMBERS ? member : 0) * VALUES + FIRST;
-        ((value = member < MEMBERS ? __ldcg(from) : Op::START, ++from), ...);
+        const bool is_one = threadIdx.x < MEMBERS;
+        const float* from = at + (is_one ? int(threadIdx.x) : 0) * VALUES + FIRST;
+        ((value = one_of(from++, is_one, Op::START)), ...);
+    }
+
+    static __device__ __forceinline__ float one_of(const float* from, bool is_one, float nothing) {
+        return is_one ? __ldcg(from) : nothing;
     }
 
     template <int FIRST, class... Float>

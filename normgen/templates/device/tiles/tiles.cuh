@@ -78,8 +78,8 @@ template <class T, int ROWS, int COLUMNS, int VEC> struct Tile {
         PITCH % 16 == 0 && (UNITS & (UNITS - 1)) == 0, "a column is a whole number of 16-byte units");
 
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int row, int column) {
-        const unsigned int swap = unsigned(column) / VEC % UNITS * 16;
-        return base + column * PITCH + (unsigned(row) * sizeof(T) ^ swap);
+        const int swap = unsigned(column) / VEC % UNITS * 16;
+        return base + column * PITCH + (row * int(sizeof(T)) ^ swap);
     }
     // N rows of one column, from a row that N divides.
     template <int N>
