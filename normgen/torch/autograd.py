@@ -18,11 +18,11 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
     """The results of a step, recorded where PyTorch records; None for those that are not wanted."""
     if torch.jit.is_tracing():
         raise RuntimeError(
-            f"{step.norm.name}() is in a model that torch.jit.trace traces, which knows PyTorch's own "
+            f"{step.norm}() is in a model that torch.jit.trace traces, which knows PyTorch's own "
             f"operators alone: use torch.export, or PyTorch's modules, patched or not"
         )
     if torch.compiler.is_compiling() or _watched(tensors):
-        check_tensors(step.norm.name, step.operands, tensors)
+        check_tensors(step.norm, step.operands, tensors)
         if any(map(is_jagged, tensors)):
             return wrapped(step, tensors, call(step, values(step, tensors), numbers, wanted))
         return operators.call(step, tensors, numbers, wanted)

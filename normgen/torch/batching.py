@@ -59,7 +59,7 @@ def _batch_axis(step: Step, dims: Dims, tensors: Tensors, wanted: Wanted) -> str
     known -= {axis.name for axis in direction.axes if axis.extent is not None}
     if not known:
         return None
-    program = step.interpreter.program
+    program = step.program
     for node in walk(*(result.expr for result in program.results if result.tensor.name in wanted.names)):
         if isinstance(node, Reduce):
             known -= node.over | {axis for axis, _, _ in node.window}

@@ -7,7 +7,7 @@ of range.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +55,16 @@ def check_run(names: Sequence[str], tensors: Sequence[Any]) -> None:
         if tensor is not None and tensor.device.type not in _DEVICES:
             raise NotImplementedError(
                 f"{name} is on {tensor.device}, where no kernel runs: they run on the CPU and on CUDA devices"
+            )
+
+
+def check_host(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse tensors of a call in float64 that are not on the CPU."""
+    for name, tensor in tensors.items():
+        if tensor.device.type != "cpu":
+            raise RuntimeError(
+                f"{name} is on {tensor.device} in a call with float64 operands, which kernels do not "
+                f"take: cast them to torch.float32, or move all operands to the CPU"
             )
 
 

@@ -60,7 +60,7 @@ class Interpreter:
 
         records = self.direction.operands
         values = {
-            name: _array(t).reshape([lengths.axes[axis] for axis in records[name].axes])
+            name: array_of(t).reshape([lengths.axes[axis] for axis in records[name].axes])
             for name, t in given.items()
         }
         for name in self.direction.mentioned - given.keys():
@@ -84,7 +84,8 @@ class Interpreter:
         return {name: np.zeros(shape_of(record, lengths)) for name, record in self.direction.results.items()}
 
 
-def _array(tensor: torch.Tensor) -> Any:
+def array_of(tensor: torch.Tensor) -> Any:
+    """The values of a tensor, in float64."""
     return tensor.to(torch.float64).resolve_neg().numpy()
 
 

@@ -9,15 +9,18 @@ import torch
 from normgen.package.direction import result_tuple, tuple_name
 from normgen.runtime.described import call_signature, call_text
 from normgen.runtime.norm import Norm
+from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.torch import private
 from normgen.torch.autocast import full, widened
 from normgen.torch.autograd import call
 from normgen.torch.calls import Tensors, Wanted
 from normgen.torch.levels import first_step
+from normgen.torch.local import LocalStep
 from normgen.torch.native import EXTENSION
 from normgen.torch.node import Fast, function
 from normgen.torch.operators import attach
 from normgen.torch.signature import Signature
+from normgen.torch.steps import Step
 
 
 class Operators(NamedTuple):
@@ -38,10 +41,14 @@ class NormFunction:
 
     _fast: Fast | None = None  # the calls that are known, in C++
 
-    def __init__(self, norm: Norm) -> None:
-        self.norm = norm
+    def __init__(self, norm: Norm | SpreadNorm, step: Step | None = None) -> None:
+        """`step`: of the forward, where it is another than that of kernels of this process alone."""
+        self.norm: Any = norm
         self.__name__ = norm.name
-        self._step = step = first_step(norm)
+        if step is None:
+            assert isinstance(norm, Norm)
+            step = first_step(norm)
+        self._step: Step = step
         self.__doc__ = call_text(norm.package, step.direction, ())
         self.__signature__ = call_signature(norm.package, step.direction, ())
         attach(step)
@@ -76,6 +83,8 @@ class NormFunction:
         return self._all._make(call(self._step, self._cast(operands), numbers, Wanted(self._step.results)))
 
     def _in_extension(self) -> Fast | None:
+        if not isinstance(self._step, LocalStep):
+            return None
         together = None if self._tuple is None else self._tuple._make
         return function(self._step, self._signature, widened(self.norm.name), together, call)
 
@@ -90,7 +99,7 @@ class NormFunction:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: operands, outputs and formulas."""
-        return self.norm._repr_html_()
+        return str(self.norm._repr_html_())
 
     def __repr__(self) -> str:
         return f"<normgen.torch function {self.norm!r}>"

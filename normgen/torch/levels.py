@@ -12,7 +12,7 @@ from normgen.locks import cached_property, new_reentrant_lock
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
-from normgen.torch.float64 import Interpreter
+from normgen.torch.local import LocalStep
 from normgen.torch.operators import attach
 from normgen.torch.steps import Derivative, Step
 
@@ -21,32 +21,36 @@ if TYPE_CHECKING:
     from normgen.ir.program import Program
 
 
-def first_step(norm: Norm) -> Step:
+def first_step(norm: Norm) -> LocalStep:
     """The forward of a norm."""
     package = norm.package
-
-    def compilation() -> Compilation:
-        from normgen.codegen.compilation import Compilation
-        from normgen.dsl import load_definition
-
-        source = Source(f"{package.name}.norm", package.spec)
-        return Compilation(load_definition(source, dict(package.folded)))
-
-    return _Level(operator_name(package), 1, norm, compilation).first
+    found = _LocalLevel(operator_name(package), 1, norm, lambda: compilation_of(package)).first
+    assert isinstance(found, LocalStep)
+    return found
 
 
-class _Level:
+def compilation_of(package: Package) -> Compilation:
+    """The stages of the compilation that a package came from, anew from its text."""
+    from normgen.codegen.compilation import Compilation
+    from normgen.dsl import load_definition
+
+    source = Source(f"{package.name}.norm", package.spec)
+    return Compilation(load_definition(source, dict(package.folded)))
+
+
+class Level:
     """A norm, or the derivatives of one as a norm, whose backward is the derivative of `below`.
 
     `order`: of that derivative. A lock keeps threads that ask at once from compiling, and registering, twice.
     """
 
-    def __init__(self, name: str, order: int, norm: Norm, compilation: Callable[[], Compilation]) -> None:
+    def __init__(
+        self, name: str, order: int, package: Package, compilation: Callable[[], Compilation]
+    ) -> None:
         self.name = name
         self.order = order
-        self.norm = norm
         self._compile = compilation
-        self._forward, self._backward = directions(norm.package)
+        self._forward, self._backward = directions(package)
         self._lock = new_reentrant_lock()
 
     @cached_property
@@ -54,21 +58,6 @@ class _Level:
         """The stages of its compilation, anew from its text: a package has no expressions."""
         with self._lock:
             return self._compile()
-
-    def channels_last(self) -> Norm | None:
-        """The same for tensors whose channels lie innermost; None where it has no channels, or no kernels for
-        that."""
-        from normgen.codegen.compilation import Compilation
-        from normgen.ir.channels_last import channels_last
-
-        made = self.compilation
-        definition = channels_last(made.definition)
-        if definition is None:
-            return None
-        try:
-            return Norm(Compilation(definition, made.level).package)
-        except SpecError:
-            return None
 
     @cached_property
     def first(self) -> Step:
@@ -124,7 +113,7 @@ class _Level:
         if made is None:
             return None
         assert made.level is not None
-        above = _Level(self.name, self.order + 1, Norm(made.package), lambda: made)
+        above = self._level_of(made)
         return above.derivative(step, made.level.gradients, made.level.cotangents)
 
     def _extra(self) -> tuple[str, ...]:
@@ -144,9 +133,6 @@ class _Level:
         derive: Callable[[], Derivative | None],
         extra: tuple[str, ...] = (),
     ) -> Step:
-        def interpreter() -> Interpreter:
-            return Interpreter(direction, program())
-
         derived: list[Derivative | None] = []
 
         def derive_once() -> Derivative | None:
@@ -155,7 +141,58 @@ class _Level:
                     derived.append(derive())
                 return derived[0]
 
-        return Step(name, self.norm, direction, interpreter, derive_once, extra, self.channels_last)
+        return self._made(name, direction, program, derive_once, extra)
+
+    def _made(
+        self,
+        name: str,
+        direction: Direction,
+        program: Callable[[], Program],
+        derive: Callable[[], Derivative | None],
+        extra: tuple[str, ...],
+    ) -> Step:
+        """The step of a direction of this level."""
+        raise NotImplementedError
+
+    def _level_of(self, made: Compilation) -> Level:
+        """The level above."""
+        raise NotImplementedError
+
+
+class _LocalLevel(Level):
+    """A level that kernels compute of a rank's own tensors."""
+
+    def __init__(self, name: str, order: int, norm: Norm, compilation: Callable[[], Compilation]) -> None:
+        super().__init__(name, order, norm.package, compilation)
+        self.norm = norm
+
+    def _made(
+        self,
+        name: str,
+        direction: Direction,
+        program: Callable[[], Program],
+        derive: Callable[[], Derivative | None],
+        extra: tuple[str, ...],
+    ) -> LocalStep:
+        return LocalStep(name, self.norm, direction, program, derive, extra, self.channels_last)
+
+    def _level_of(self, made: Compilation) -> Level:
+        return _LocalLevel(self.name, self.order + 1, Norm(made.package), lambda: made)
+
+    def channels_last(self) -> Norm | None:
+        """The same for tensors whose channels lie innermost; None where it has no channels, or no kernels for
+        that."""
+        from normgen.codegen.compilation import Compilation
+        from normgen.ir.channels_last import channels_last
+
+        made = self.compilation
+        definition = channels_last(made.definition)
+        if definition is None:
+            return None
+        try:
+            return Norm(Compilation(definition, made.level).package)
+        except SpecError:
+            return None
 
 
 def operator_name(package: Package) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from types import ModuleType
@@ -18,19 +18,50 @@ from normgen.torch.function import NormFunction
 from normgen.torch.private import constant
 
 
-def load(source: str | os.PathLike[str] | ModuleType | Norm, /, **attrs: Any) -> NormFunction:
+def load(
+    source: str | os.PathLike[str] | ModuleType | Norm,
+    /,
+    *,
+    shard: Mapping[str, Any] | None = None,
+    whole: Sequence[str] = (),
+    **attrs: Any,
+) -> NormFunction:
     """The function of a norm: a bundled name, a path, a spec's text, a generated module, or a loaded norm.
 
+    `shard`: axes that are spread over the processes of a group, each of which has a run of their elements:
+    `{"D": group}`, with a process group or a `DeviceMesh` of one dimension. Calls are then those of a rank:
+    the function is a `SpreadFunction`. `whole`: with `shard`, the operands whose gradients ranks add up.
     `attrs`: values of the spec's attrs. Whole numbers and choices are fixed here, as in `normgen.load`.
     The same source and attrs give the same function. Raises what `normgen.load` raises; TypeError for attrs
     beside a module or a norm, in which they are fixed.
 
     Where `torch.compile` traces a call, the norm is loaded once, while it does.
     """
+    if shard is not None:
+        return _spread(source, attrs, shard, tuple(whole))
+    if whole:
+        raise TypeError("whole names gradients that ranks add up: it goes with shard")
     if torch.compiler.is_compiling():
         found: NormFunction = getattr(_LOADED, _place_of(source, **attrs))
         return found
     return _load(source, attrs)
+
+
+def _spread(
+    source: Any, attrs: dict[str, Any], shard: Mapping[str, Any], whole: tuple[str, ...]
+) -> NormFunction:
+    from normgen.torch.ranks.function import spread_function
+    from normgen.torch.ranks.group import group_name
+
+    package = _norm(source, attrs).package
+    groups = {axis: group_name(axis, group) for axis, group in shard.items()}
+    if not groups:
+        raise ValueError("shard names no axis: write shard={'D': group}")
+    (first, name), *others = groups.items()
+    for axis, other in others:
+        if other != name:
+            raise ValueError(f"{first} and {axis} are spread over different groups: spread one of them")
+    return spread_function(package.spec, package.folded, tuple(groups), name, whole)
 
 
 def function(spec: str, **attrs: Any) -> NormFunction:
@@ -46,18 +77,20 @@ def restored(spec: str, folded: tuple[tuple[str, Any], ...]) -> NormFunction:
 
 
 def _load(source: Any, attrs: dict[str, Any]) -> NormFunction:
-    if isinstance(source, (str, os.PathLike)):
-        norm = normgen.load(source, **attrs)
-    else:
-        found = source if isinstance(source, Norm) else getattr(source, "NORM", None)
-        if not isinstance(found, Norm):
-            raise TypeError(f"expected a spec, a generated module or a norm, got {type(source).__name__}")
-        if attrs:
-            raise TypeError(
-                f"{found.name} is compiled, and its attrs are fixed: leave out {', '.join(attrs)}"
-            )
-        norm = found
+    norm = _norm(source, attrs)
     return _function(norm.package.spec, norm.package.folded, _Held(lambda: norm))
+
+
+def _norm(source: Any, attrs: dict[str, Any]) -> Norm:
+    if isinstance(source, (str, os.PathLike)):
+        norm: Norm = normgen.load(source, **attrs)
+        return norm
+    found = source if isinstance(source, Norm) else getattr(source, "NORM", None)
+    if not isinstance(found, Norm):
+        raise TypeError(f"expected a spec, a generated module or a norm, got {type(source).__name__}")
+    if attrs:
+        raise TypeError(f"{found.name} is compiled, and its attrs are fixed: leave out {', '.join(attrs)}")
+    return found
 
 
 class _Held:

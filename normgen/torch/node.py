@@ -9,15 +9,15 @@ from typing import Any
 
 from normgen.torch.calls import Wanted, mask
 from normgen.torch.gradients import Call, gradients
+from normgen.torch.local import LocalStep
 from normgen.torch.native import EXTENSION, filled
 from normgen.torch.signature import Signature
-from normgen.torch.steps import Step
 
 # (*operands, **floats) -> what a function returns; None where Python is to make the call.
 Fast = Callable[..., Any]
 
 
-def function(step: Step, signature: Signature, widened: bool, together: Any, call: Call) -> Fast | None:
+def function(step: LocalStep, signature: Signature, widened: bool, together: Any, call: Call) -> Fast | None:
     """A step in C++; None where there is no extension, or the step takes a number that has no default.
 
     `widened`: autocast changes its operands; `together`: what makes of several outputs what is returned;
@@ -28,6 +28,8 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
         return None
     pull = step.pull
     recorded = step.recorded(Wanted(step.outputs))
+    backward = None if pull is None else pull.step
+    assert backward is None or isinstance(backward, LocalStep)
     taken: tuple[tuple[bool, int], ...] = ()
     places: tuple[int, ...] = (-1,) * len(step.operands)
     if pull is not None:
@@ -52,7 +54,7 @@ def function(step: Step, signature: Signature, widened: bool, together: Any, cal
         recorded=mask(step.results, recorded.computed.names),
         differentiable=[place not in recorded.constants for place in range(recorded.returned)],
         calls=step.calls.fast(node),
-        backward=None if pull is None else pull.step.calls.fast(node),
+        backward=None if backward is None else backward.calls.fast(node),
         kept=[] if pull is None else pull.kept,
         typed=[] if pull is None else pull.typed,
         taken=taken,

@@ -62,6 +62,7 @@ _NESTING = _find("torch._C", "_vmapmode_increment_nesting", "_vmapmode_decrement
 _AUTOCAST = _find("torch._C", "_is_any_autocast_enabled")
 _VF = _find("torch", "_VF")
 _HOOKS = _find("torch.nn.modules.module", "_has_any_global_hook")
+_GROUPS = _find("torch.distributed.distributed_c10d", "_resolve_process_group")
 LEVELS = _levels()  # without: torch.library.register_autograd, which knows no forward mode
 
 
@@ -93,6 +94,34 @@ def compiled_key(ctx: Any, others: object) -> tuple[int, ...]:
     """What compiled autograd knows a recorded call by: what was recorded, and what its backward depends on
     beside tensors."""
     return getattr(ctx, "_autograd_function_id", id(type(ctx))), hash(others) % 2**63
+
+
+def all_gather(into: torch.Tensor, tensor: torch.Tensor, group: Any) -> None:
+    """Have what all ranks of a group give, one after the other: by the name that the release has for that."""
+    from torch import distributed
+
+    gather: Any = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    gather(into, tensor, group=group)
+
+
+def group_by_name(name: str) -> Any:
+    """A process group by its name."""
+    if _GROUPS is None:
+        raise RuntimeError("this release of PyTorch does not find process groups by their names")
+    return _GROUPS[0](name)
+
+
+def device_of(group: Any) -> torch.device:
+    """Where a process group takes what is on the host from: there, if it can."""
+    kinds = {torch.device(each).type for each in getattr(group, "_device_types", ())}
+    if "cpu" in kinds or "cuda" not in kinds:
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured on the current stream."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

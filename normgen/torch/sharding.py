@@ -109,7 +109,7 @@ def _place(record: TensorRecord, axis: str | None, turn: int, dims: int) -> int 
 def shards_of(step: Step, wanted: tuple[str, ...], states: tuple[str, ...] = ()) -> dict[str, frozenset[str]]:
     """The axes along which operands may be cut, with the results of which every cut has a part of the sum.
     `states`: those whose new values must come out whole."""
-    direction, program = step.direction, step.interpreter.program
+    direction, program = step.direction, step.program
     records = [*direction.operands.values(), *direction.results.values()]
     alone = {group[0] for record in records for group in record.dims if len(group) == 1}
     # An axis of fixed length, or half of a dimension, cannot be cut.

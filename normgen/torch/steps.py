@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from normgen.locks import cached_property
 from normgen.package.direction import Direction
-from normgen.runtime.norm import Norm
+from normgen.package.records import Package
 from normgen.torch import layouts
-from normgen.torch.calls import Calls, Known, Numbers, Tensors, Wanted, prepare
-from normgen.torch.errors import check_kinds, check_numbers, explained
-from normgen.torch.float64 import Interpreter
+from normgen.torch.calls import Numbers, Tensors, Wanted
+from normgen.torch.errors import explained
 from normgen.torch.imagine import imagined
+
+if TYPE_CHECKING:
+    from normgen.ir.program import Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,32 +107,28 @@ class Step:
     def __init__(
         self,
         name: str,
-        norm: Norm,
+        package: Package,
         direction: Direction,
-        interpreter: Callable[[], Interpreter],
+        program: Callable[[], Program],
         derive: Callable[[], Derivative | None],
         extra: tuple[str, ...] = (),
-        channels_last: Callable[[], Norm | None] = lambda: None,
     ) -> None:
-        """`derive`: the derivative by the operands, None where there is none, the same whenever it is asked
-        for. `extra`: operands that are there for that alone. `channels_last`: makes the norm for tensors
-        whose channels lie innermost, None where there is none."""
+        """`program`: what the direction means; `derive`: the derivative by the operands, None where there is
+        none, the same whenever it is asked for. `extra`: operands that are there for that alone."""
         self.name = name
-        self.norm = norm
+        self.norm = package.name
         self.direction = direction
-        self.attrs = norm.package.attrs
+        self.attrs = package.attrs
         self.operands = (*direction.reads, *extra)
         self.results = tuple(direction.results)
         self.outputs = tuple(n for n, record in direction.results.items() if record.role != "save")
         self.typed = _typed(direction)
         self.updated = tuple(name for name in self.operands if name in direction.updated)
         self.operator: Any = None  # once it is registered
-        self._interpreter = interpreter
+        self._program = program
         self.derive = derive
-        self._channels_last = channels_last
         self._recorded: dict[Wanted, Recording] = {}
         self._read = len(direction.reads) if extra else None
-        self.calls = Calls(norm, direction.name, self._prepare)
 
     @cached_property
     def pull(self) -> Pull | None:
@@ -157,9 +155,9 @@ class Step:
         return tuple(place for place in range(len(self.results)) if place not in differentiated)
 
     @cached_property
-    def interpreter(self) -> Interpreter:
-        """The same in float64."""
-        return self._interpreter()
+    def program(self) -> Program:
+        """What it computes."""
+        return self._program()
 
     def masked(self, mask: Sequence[bool], types: Sequence[torch.dtype | None] = ()) -> Wanted:
         """The results that a mask names. `types`: of those that are `typed`."""
@@ -167,68 +165,35 @@ class Step:
         pairs = zip(self.typed.values(), types, strict=False)
         return Wanted(names, tuple([(source, dtype) for source, dtype in pairs if dtype is not None]))
 
-    @cached_property
-    def _last_norm(self) -> Norm | None:
-        """The norm for tensors whose channels lie innermost."""
-        return self._channels_last()
-
-    def _prepare(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Known:
-        """What runs calls on such tensors: kernels, mostly as the tensors lie."""
-        direction = self.direction
-        types = [*(tensor.dtype for tensor in tensors if tensor is not None), *dict(wanted.types).values()]
-        if torch.float64 in types:
-            return Known(lambda _, given, values, __: self._interpreted(given, values, wanted))
-        if _without_data(tensors):
-            return Known(lambda _, given, *__: self._imagined(given, wanted))
-        last = layouts.results_last(direction, tensors)
-        if last and self._last_norm is not None:
-            given = layouts.innermost(tensors, direction)
-            return prepare(self._last_norm, direction.name, given, numbers, wanted, last)
-        known = prepare(self.norm, direction.name, tensors, numbers, wanted)
-        return Known(lambda *given: self._laid(known.repeated(*given), last)) if last else known
-
-    def _imagined(self, tensors: Tensors, wanted: Wanted) -> tuple[Any, ...]:
-        return imagined(self.direction, self.direction.reads, tensors, wanted)[: len(self.results)]
-
-    def _laid(self, made: tuple[Any, ...], last: frozenset[str]) -> tuple[Any, ...]:
-        """Results with those that are named `last` laid so."""
-        return tuple(
-            layouts.laid_last(result) if name in last and result is not None else result
-            for name, result in zip(self.results, made, strict=True)
-        )
-
     def run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         """The results, computed where the tensors are: by kernels, or in float64 by the program itself.
         Nothing is recorded."""
         if self._read is not None:
             tensors = tensors[: self._read]
         try:
-            return self.calls.run(tensors, numbers, wanted)
+            return self._run(tensors, numbers, wanted)
         except (TypeError, ValueError, RuntimeError) as error:
             told = explained(self.direction, self.attrs, tensors, numbers, error)
             if told is error:
                 raise
             raise told from error
 
-    def _interpreted(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
-        reads = self.direction.reads
-        check_kinds(reads, tensors)
-        check_numbers(self.attrs, numbers)
-        if _without_data(tensors):
-            return self._imagined(tensors, wanted)
-        given = {name: each.detach() for name, each in zip(reads, tensors, strict=True) if each is not None}
-        for name, tensor in given.items():
-            if tensor.device.type != "cpu":
-                raise RuntimeError(
-                    f"{name} is on {tensor.device} in a call with float64 operands, which kernels do not "
-                    f"take: cast them to torch.float32, or move all operands to the CPU"
-                )
-        scalars = {attr.name: number for attr, number in zip(self.attrs, numbers, strict=True)}
-        last = layouts.results_last(self.direction, tensors)
-        return self._laid(self.interpreter.run(given, scalars, wanted), last)
+    def _run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def imagined(self, tensors: Tensors, wanted: Wanted) -> tuple[Any, ...]:
+        return imagined(self.direction, self.direction.reads, tensors, wanted)[: len(self.results)]
+
+    def laid(self, made: tuple[Any, ...], last: frozenset[str]) -> tuple[Any, ...]:
+        """Results with those that are named `last` laid so."""
+        return tuple(
+            layouts.laid_last(result) if name in last and result is not None else result
+            for name, result in zip(self.results, made, strict=True)
+        )
 
 
-def _without_data(tensors: Tensors) -> bool:
+def without_data(tensors: Tensors) -> bool:
+    """Whether some of these have shapes alone."""
     return any(tensor is not None and tensor.is_meta for tensor in tensors)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from normgen import arrays
 from normgen.arrays.views import View
+from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Lengths, Shape, shape_of
 from normgen.package.direction import directions, result_tuple
 from normgen.package.spread import SpreadRecord, StageRecord
@@ -19,10 +20,44 @@ from normgen.runtime.calls.dispatch import Dispatcher
 from normgen.runtime.ranks.group import RankCall
 
 # What a rank without elements tells, by the part that it has.
-_IDENTITY = {"sum": 0.0, "max": -np.inf, "min": np.inf}
+IDENTITY = {"sum": 0.0, "max": -np.inf, "min": np.inf}
 _ALIGNED = 4  # floats of 16 bytes: where each tensor begins in what is exchanged
 
 Numbers = Mapping[str, float]
+
+
+class Memory(Protocol):
+    """Where ranks have what they tell each other: on one device, as arrays of which parts can be taken and
+    assigned to."""
+
+    device: DeviceKey
+
+    def zeros(self, size: int) -> Any:
+        """So many floats, of 0."""
+
+    def numbers(self, values: Sequence[float]) -> Any:
+        """Floats of these values."""
+
+    def contiguous(self, array: Any) -> Any:
+        """An array whose elements lie one after the other."""
+
+
+class HostMemory:
+    """Arrays of NumPy."""
+
+    device = HOST
+
+    def zeros(self, size: int) -> Any:
+        """So many floats, of 0."""
+        return np.zeros(size, np.float32)
+
+    def numbers(self, values: Sequence[float]) -> Any:
+        """Floats of these values."""
+        return np.array(values, np.float32)
+
+    def contiguous(self, array: Any) -> Any:
+        """An array whose elements lie one after the other."""
+        return np.ascontiguousarray(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +66,8 @@ class LocalCall:
 
     operands: Mapping[str, Any]
     numbers: Numbers
-    like: View  # of an operand: whose library makes the results
+    like: View | None  # of an operand: whose library makes the results; None where no kernels run
+    memory: Memory
     lengths: Lengths  # on this rank
     results: Mapping[str, tuple[Shape, str]]  # that are wanted: shape and element type
     types: Mapping[str, str]  # of operands
@@ -39,7 +75,11 @@ class LocalCall:
 
     def zeros(self) -> dict[str, Any]:
         """The wanted results, of zeros."""
-        return {n: arrays.zeros(self.like, shape, dtype) for n, (shape, dtype) in self.results.items()}
+        like = self.like
+        if like is None or not self.results:
+            return {}
+        stream = arrays.stream_of(like)
+        return {n: arrays.zeros(like, shape, dtype, stream) for n, (shape, dtype) in self.results.items()}
 
 
 class Stage:
@@ -101,16 +141,12 @@ class Stages:
         """The wanted results of a call by name. `every`: of each spread axis the lengths on all ranks."""
         record = self.record
         empty = {axis for axis in record.axes if call.lengths.axes.get(axis) == 0}
-        numbers = {
-            **call.numbers,
-            **{name: float(every[axis].sum()) for name, axis in record.sizes},
-            **{name: float(call.lengths.axes.get(axis, 0)) for name, axis in record.lengths},
-        }
-        counts = {name: every[axis].astype(np.float32) for name, axis in record.counts}
+        numbers = {**call.numbers, **local_numbers(record, call.lengths, every)}
+        counts = {name: call.memory.numbers(every[axis].tolist()) for name, axis in record.counts}
         hold: dict[str, Any] = {**call.operands, **counts}
         made = call.zeros()  # what a rank without elements leaves as it is
         for stage in self.rounds:
-            told = _Told(stage.told, call.lengths)
+            told = _Told(stage.told, call.lengths, call.memory)
             stage.run(hold, numbers, {**made, **told.pieces}, call.types, empty)
             kept = {own: told.pieces[name] for own, name in record.own if name in told.pieces}
             hold |= {**told.of_all((yield told.floats)), **kept}
@@ -119,28 +155,39 @@ class Stages:
         return made
 
 
+def local_numbers(
+    record: SpreadRecord, lengths: Lengths, every: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, float]:
+    """The numbers that stages take for lengths: the global ones of spread axes, and those on a rank."""
+    return {
+        **{name: float(every[axis].sum()) for name, axis in record.sizes},
+        **{name: float(lengths.axes.get(axis, 0)) for name, axis in record.lengths},
+    }
+
+
 class _Told:
     """What a rank tells in a round: tensors that lie one after the other in an array of floats."""
 
-    def __init__(self, told: Any, lengths: Lengths) -> None:
+    def __init__(self, told: Any, lengths: Lengths, memory: Memory) -> None:
+        self.memory = memory
         self.places: dict[str, tuple[int, Shape]] = {}
         size = 0
         for record, _ in told:
             shape = shape_of(record, lengths)
             self.places[record.name] = size, shape
             size += -(-prod(shape) // _ALIGNED) * _ALIGNED
-        self.floats = np.zeros(size, np.float32)
+        self.floats = memory.zeros(size)
         self.pieces = {
             name: self.floats[at : at + prod(shape)].reshape(shape)
             for name, (at, shape) in self.places.items()
         }
         for record, part in told:
-            self.pieces[record.name][...] = _IDENTITY[part]
+            self.pieces[record.name][...] = IDENTITY[part]
 
     def of_all(self, gathered: Any) -> dict[str, Any]:
         """The tensors of all ranks, with a first axis of ranks."""
-        count = len(gathered)
+        count, contiguous = len(gathered), self.memory.contiguous
         return {
-            name: np.ascontiguousarray(gathered[:, at : at + prod(shape)]).reshape(count, *shape)
+            name: contiguous(gathered[:, at : at + prod(shape)]).reshape(count, *shape)
             for name, (at, shape) in self.places.items()
         }

@@ -20,7 +20,7 @@ from normgen.torch.calls import Wanted
 from normgen.torch.function import NormFunction
 from normgen.torch.levels import first_step
 from normgen.torch.loading import load
-from normgen.torch.steps import Step
+from normgen.torch.local import LocalStep
 
 Pair = tuple[torch.dtype, torch.dtype]  # of the input and of the parameters
 Names = tuple[tuple[str, str], ...]  # operands of a spec, and the attributes of a module that they are
@@ -194,7 +194,7 @@ def function_of(form: Form) -> NormFunction:
 
 
 @cache
-def _step(form: Form) -> Step:
+def _step(form: Form) -> LocalStep:
     return first_step(function_of(form).norm)
 
 

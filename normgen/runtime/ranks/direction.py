@@ -1,0 +1,158 @@
+"""One direction of a norm whose axes are spread over ranks: what a call is, and what ranks must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from normgen.launching.layout import Lengths, Shape, is_contiguous, solve
+from normgen.locks import new_reentrant_lock
+from normgen.package.direction import Direction
+from normgen.package.records import ABI, Package
+from normgen.package.spread import SpreadRecord
+from normgen.runtime.calls.arguments import Arguments, Request
+from normgen.runtime.calls.assemble import Executors, Planner
+from normgen.runtime.calls.binding import bind, check_reductions, device_text
+from normgen.runtime.calls.look import look
+from normgen.runtime.ranks.agreement import agree
+from normgen.runtime.ranks.group import RankCall
+from normgen.runtime.ranks.stages import LocalCall, Memory, Stages
+
+# What makes the stages of a direction that give these results: by its name.
+Compile = Callable[[str, tuple[str, ...]], SpreadRecord]
+# (a call, of each spread axis the lengths on all ranks) -> what makes its results by name.
+Run = Callable[[LocalCall, Mapping[str, "np.ndarray[Any, Any]"]], RankCall]
+_REST = "..."
+
+
+class SpreadDirection:
+    """One direction: its stages, and what ranks must agree on before they run them. `direction`: what a rank
+    takes and returns; `placements`: what it then has of each result."""
+
+    def __init__(
+        self,
+        package: Package,
+        direction: Direction,
+        axes: tuple[str, ...],
+        whole: tuple[str, ...],
+        compiled: Compile,
+        executors: Executors,
+        planner: Planner,
+    ) -> None:
+        """`axes`: that are spread; `whole`: the operands whose gradients ranks add up."""
+        self.package, self.axes, self.whole = package, axes, whole
+        self._compiled = partial(compiled, direction.name)
+        self._around = executors, planner
+        self._lock = new_reentrant_lock()
+        self._made: dict[tuple[str, ...], Stages] = {}
+        self.placements = dict(self._stages(tuple(direction.results)).record.placements)
+        updated = (name.partition(":") for name in self.placements)
+        self._global = replace(direction, updated=frozenset(state for _, colon, state in updated if colon))
+        # A rank may have no elements along a spread axis, where all ranks together have some.
+        reduced = tuple(axis for axis in direction.record.reduced if axis not in axes)
+        self.direction = replace(self._global, record=replace(direction.record, reduced=reduced))
+        self.arguments = Arguments(package, self.direction)
+        self.title = f"{direction.norm} over {', '.join(axes)}"
+
+    def _stages(self, wanted: tuple[str, ...]) -> Stages:
+        """The stages that give these results."""
+        with self._lock:
+            if wanted not in self._made:
+                self._made[wanted] = Stages(self._compiled(wanted), *self._around)
+            return self._made[wanted]
+
+    def stages(self, call: LocalCall) -> Stages:
+        """Those of a call, compiled when they are first asked for."""
+        return self._stages(self.computed(call))
+
+    def computed(self, call: LocalCall) -> tuple[str, ...]:
+        """The results that the stages of a call give. Saves that are not wanted change nothing about what is
+        exchanged."""
+        every = self.direction.name == "forward" or call.idle
+        return tuple(self.direction.results if every else call.results)
+
+    def call(self, asked: Callable[[], tuple[LocalCall, Run]]) -> RankCall:
+        """The call of one rank: its results by name. `asked`: the call, checked as far as this rank can, and
+        what makes its results; what it raises, the others learn of."""
+        local: LocalCall | None = None
+        fault: Exception | None = None
+        meant: Mapping[str, str] = {}
+        lengths: list[int] = []
+        try:
+            local, run = asked()
+            meant, lengths = self._meant(local), [local.lengths.axes[axis] for axis in self.axes]
+        except Exception as raised:
+            fault = raised
+        every = yield from agree(self.title, meant, lengths, fault)
+        assert local is not None, "agree raises a fault"
+        along = dict(zip(self.axes, every.T, strict=True))
+        totals = {axis: int(lengths.sum()) for axis, lengths in along.items()}
+        check_reductions(self._global, Lengths({**local.lengths.axes, **totals}, local.lengths.rest))
+        return local.zeros() if local.idle else (yield from run(local, along))
+
+    def asked(self, request: Request, memory: Memory) -> tuple[LocalCall, Run]:
+        """A call of kernels. `memory`: for what ranks tell each other."""
+        seen = look(self.direction, request)
+        if seen.device != memory.device:
+            raise TypeError(
+                f"{seen.like} is on {device_text(seen.device)}, and a norm that is spread over ranks takes "
+                f"arrays on {device_text(memory.device)}"
+            )
+        bound = bind(self.direction, seen.views, {}, request.wanted, False, dict(request.types))
+        shapes = {name: view.shape for name, view in seen.views.items()}
+        for name in self.direction.updated & seen.views.keys():
+            if not is_contiguous(seen.views[name].shape, seen.views[name].strides):
+                raise ValueError(f"state {name} is updated in place, so it must be contiguous")
+        call = LocalCall(
+            operands={name: request.operands.get(name) for name in self.direction.operands},
+            numbers=request.numbers,
+            like=seen.views[seen.like],
+            memory=memory,
+            lengths=self.lengths(shapes),
+            results={name: (shape, dtype) for name, shape, dtype in bound.results},
+            types={**{name: view.dtype for name, view in seen.views.items()}, **dict(request.types)},
+            idle=bound.idle,
+        )
+        return call, self.stages(call).run
+
+    def lengths(self, shapes: Mapping[str, Shape]) -> Lengths:
+        """The lengths of axes on this rank, told by the operands that are there."""
+        lengths = solve(
+            [(self.direction.operands[name], shape) for name, shape in shapes.items()], self.direction.axes
+        )
+        for axis in self.axes:
+            if axis not in lengths.axes:
+                raise ValueError(f"the length of {axis} is unknown: no given array determines it")
+        return lengths
+
+    def _meant(self, call: LocalCall) -> dict[str, str]:
+        """What all ranks must mean alike, in words by topic."""
+        package = self.package
+        folded = "".join(f", {name} = {value}" for name, value in package.folded)
+        given = [name for name, array in call.operands.items() if array is not None]
+        text = blake2b(package.spec.encode(), digest_size=4).hexdigest()
+        found = {
+            "norm": f"loads {self.title}{folded}",
+            "whole": f"has gradients whole by {', '.join(self.whole) or 'nothing'}",
+            "text": f"loads the text {text} of {package.name}",
+            "runtime": f"runs normgen with ABI {ABI}",
+            "direction": f"calls {self.direction.name}",
+            "operands": f"gives {', '.join(given)}",
+        }
+        if self.direction.name == "backward":  # saves that are left out change nothing for others
+            found["results"] = f"asks for {' and '.join(call.results) or 'nothing'}"
+        for axis, length in call.lengths.axes.items():
+            if axis not in self.axes:
+                found[f"length of {axis}"] = f"has {_length_text(axis, length)}"
+        for name in given:
+            found[f"type of {name}"] = f"has {name} in {call.types[name]}"
+        return {**found, **{name: f"has {name} = {value!r}" for name, value in call.numbers.items()}}
+
+
+def _length_text(axis: str, length: int) -> str:
+    return f"{length} rows" if axis == _REST else f"{axis} = {length}"

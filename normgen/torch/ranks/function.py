@@ -1,0 +1,94 @@
+"""A norm as a function of a rank's tensors."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any, cast
+
+import torch
+
+import normgen
+from normgen.locks import new_reentrant_lock
+from normgen.runtime.ranks.norm import SpreadNorm
+from normgen.torch.function import NormFunction
+from normgen.torch.ranks.group import ProcessRanks
+from normgen.torch.ranks.levels import Where, first_spread_step
+
+
+class SpreadFunction(NormFunction):
+    """A norm whose axes are spread over the processes of a group, as a function of one rank's tensors.
+
+    It is called as any `NormFunction` is, by all ranks in the same order, each with its runs of the spread
+    axes, which may be of different lengths, or empty. Tensors without a spread axis are the same on all
+    ranks, and so are results without one, in the same bits, and cotangents of these. `placements` tells what
+    a rank has of each result: the gradient of an operand without the axis is a part of the sum over ranks.
+
+    Raises what a `NormFunction` does; RuntimeError where ranks make different calls, which names one that
+    does, and `normgen.runtime.ranks.group.PeerFault`, a RuntimeError, where another rank cannot make its call
+    or is gone.
+    """
+
+    def __init__(self, spec: str, folded: tuple[tuple[str, Any], ...], where: Where) -> None:
+        shard, load = dict.fromkeys(where.axes, where.ranks), cast(Any, normgen.load)
+        self.spread: SpreadNorm = load(spec, shard=shard, whole=where.whole, **dict(folded))
+        self.where = where
+        super().__init__(self.spread, first_spread_step(self.spread, where))
+
+    @property
+    def placements(self) -> dict[str, str]:
+        """Of each result of either direction whether a rank has a "shard", the "whole" or a "part" of the
+        sum over ranks; of each state that is updated as `update:<state>`."""
+        return self.spread.placements
+
+    def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
+        """The output, or a named tuple of outputs."""
+        for each in (*operands, *named.values()):
+            if type(each) not in _PLAIN and _is_dtensor(each):
+                raise TypeError(
+                    f"{self!r} takes the tensors of this rank: give .to_local(), or give DTensors to "
+                    f"normgen.torch.load({self.norm.name!r}), which sees how they are spread"
+                )
+        return super().__call__(*operands, **named)
+
+    def __reduce__(self) -> Any:
+        package, where = self.spread.package, self.where
+        return spread_function, (package.spec, package.folded, where.axes, where.ranks.name, where.whole)
+
+    def _repr_html_(self) -> str:
+        package = self.spread.package
+        return str(cast(Any, normgen.load)(package.spec, **dict(package.folded))._repr_html_())
+
+    def __repr__(self) -> str:
+        return f"<normgen.torch function {self.spread!r}>"
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, type(None), float, int)
+
+
+def _is_dtensor(value: Any) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+_LOADING = new_reentrant_lock()  # operators can be registered once
+
+
+def spread_function(
+    spec: str,
+    folded: tuple[tuple[str, Any], ...],
+    axes: tuple[str, ...],
+    group: str,
+    whole: tuple[str, ...] = (),
+) -> SpreadFunction:
+    """The function of a spec's text and the attrs that are fixed, its axes spread over a group by its name:
+    what copies and pickles come to too. The same for the same arguments."""
+    with _LOADING:
+        return _made(spec, folded, axes, group, whole)
+
+
+@cache
+def _made(
+    spec: str, folded: tuple[Any, ...], axes: tuple[str, ...], group: str, whole: tuple[str, ...]
+) -> SpreadFunction:
+    return SpreadFunction(spec, folded, Where(axes, ProcessRanks(group), whole))

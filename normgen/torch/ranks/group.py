@@ -1,0 +1,118 @@
+"""Process groups of PyTorch as ranks, and its tensors as what they tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from normgen.launching.launch import DeviceKey
+from normgen.runtime.calls.bounded import Bounded
+from normgen.runtime.ranks.group import PeerFault
+from normgen.runtime.ranks.stages import HostMemory, Memory
+from normgen.torch import private
+
+_KEPT = 256  # calls that ranks have agreed on, for graphs
+
+
+class ProcessRanks:
+    """The ranks of a process group, found by its name in each call: groups may be destroyed and made anew.
+
+    A group of GPUs alone tells numbers of the host through its GPUs. While a CUDA graph is captured nothing
+    can be read, so that calls must have been made before: what ranks agreed on then holds in the graph.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._agreed: Bounded[bytes, Any] = Bounded(_KEPT)
+
+    @property
+    def group(self) -> Any:
+        """The process group."""
+        return private.group_by_name(self.name)
+
+    @property
+    def rank(self) -> int:
+        """Which one this process is."""
+        return int(dist.get_rank(self.group))
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(dist.get_world_size(self.group))
+
+    def gather(self, array: Any) -> Any:
+        """What all ranks give, of the same shape and type: an array of NumPy or a tensor, and so the result.
+        `PeerFault` where a rank is gone, or comes too late for the time-out of the group."""
+        if not isinstance(array, np.ndarray):
+            return self._gathered(array)
+        key = array.tobytes()
+        if private.is_capturing():
+            known = self._agreed.get(key)
+            if known is None:
+                raise RuntimeError(
+                    "ranks cannot agree while a CUDA graph is captured: make the call once before"
+                )
+            return known
+        told = torch.from_numpy(array).to(private.device_of(self.group))
+        found = self._gathered(told).cpu().numpy()
+        self._agreed.keep(key, found)
+        return found
+
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        group = self.group
+        size = dist.get_world_size(group)
+        made = tensor.new_empty(size * tensor.numel())
+        if tensor.numel():
+            try:
+                private.all_gather(made, tensor.reshape(-1), group=group)
+            except RuntimeError as fault:
+                raise PeerFault(
+                    f"a rank of group {self.name} is gone, or came too late: {str(fault).splitlines()[0]}"
+                ) from fault
+        return made.view(size, *tensor.shape)
+
+
+class DeviceMemory:
+    """Tensors on a GPU, for what ranks tell each other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device: DeviceKey = ("cuda", device.index or 0)
+        self._device = device
+
+    def zeros(self, size: int) -> Any:
+        """So many floats, of 0."""
+        return torch.zeros(size, dtype=torch.float32, device=self._device)
+
+    def numbers(self, values: Sequence[float]) -> Any:
+        """Floats of these values, which take no copy from the host: a CUDA graph could not have one."""
+        return torch.cat([torch.full((1,), value, device=self._device) for value in values])
+
+    def contiguous(self, array: Any) -> Any:
+        """An array whose elements lie one after the other."""
+        return array.contiguous()
+
+
+def memory_of(device: torch.device) -> Memory:
+    """The memory for what ranks tell in a call of tensors that are there."""
+    return HostMemory() if device.type == "cpu" else DeviceMemory(device)
+
+
+def group_name(axis: str, group: Any) -> str:
+    """The name of a process group, or of that of a mesh of one dimension. TypeError for anything else."""
+    if hasattr(group, "get_group") and hasattr(group, "mesh"):
+        if group.mesh.ndim != 1:
+            raise TypeError(
+                f"shard: {axis} is spread over a mesh of {group.mesh.ndim} dimensions: give one of them, "
+                f"mesh['name']"
+            )
+        group = group.get_group()
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            f"shard: {axis} is spread over a {type(group).__name__}: give a process group, such as "
+            f"torch.distributed.group.WORLD, or a DeviceMesh of one dimension"
+        )
+    return str(group.group_name)

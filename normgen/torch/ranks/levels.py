@@ -1,0 +1,99 @@
+"""From a norm whose axes are spread over ranks to its steps, and to those of its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from normgen.devices.executors import executor_of
+from normgen.package.direction import Direction, directions
+from normgen.package.records import Package
+from normgen.package.spread import SpreadRecord
+from normgen.runtime.planning.tuned import plan_tuned
+from normgen.runtime.ranks.direction import SpreadDirection
+from normgen.runtime.ranks.norm import SpreadNorm
+from normgen.torch.levels import Level, compilation_of, operator_name
+from normgen.torch.ranks.group import ProcessRanks
+from normgen.torch.ranks.steps import SpreadStep
+from normgen.torch.steps import Derivative
+
+if TYPE_CHECKING:
+    from normgen.codegen.compilation import Compilation
+    from normgen.codegen.strategies.ranks import Spread
+    from normgen.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Where:
+    """The axes that are spread, over which ranks, and the operands whose gradients these add up."""
+
+    axes: tuple[str, ...]
+    ranks: ProcessRanks
+    whole: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What tells it from others, in names of operators."""
+        told = repr((self.axes, self.ranks.name, self.whole)).encode()
+        return f"over_{blake2b(told, digest_size=4).hexdigest()}"
+
+
+def first_spread_step(norm: SpreadNorm, where: Where) -> SpreadStep:
+    """The forward of a norm on a rank."""
+    package = norm.package
+    name = f"{operator_name(package)}_{where.text}"
+    found = _SpreadLevel(name, 1, package, norm.directions, where, lambda: compilation_of(package)).first
+    assert isinstance(found, SpreadStep)
+    return found
+
+
+class _SpreadLevel(Level):
+    """A level that ranks compute together."""
+
+    def __init__(
+        self,
+        name: str,
+        order: int,
+        package: Package,
+        spread: Mapping[str, SpreadDirection],
+        where: Where,
+        compilation: Callable[[], Compilation],
+    ) -> None:
+        super().__init__(name, order, package, compilation)
+        self._package, self._spread, self._where = package, spread, where
+
+    def _made(
+        self,
+        name: str,
+        direction: Direction,
+        program: Callable[[], Program],
+        derive: Callable[[], Derivative | None],
+        extra: tuple[str, ...],
+    ) -> SpreadStep:
+        def cut(wanted: tuple[str, ...]) -> Spread:
+            from normgen.codegen.ranks import spread_program, wanted_part
+
+            definition, where = self.compilation.definition, self._where
+            return spread_program(definition, wanted_part(program(), wanted), where.axes, where.whole)
+
+        spread = self._spread[direction.name]
+        return SpreadStep(name, self._package, spread, self._where.ranks, cut, program, derive, extra)
+
+    def _level_of(self, made: Compilation) -> Level:
+        from normgen.codegen.ranks import signature_package, spread_record, wanted_part
+
+        where = Where(self._where.axes, self._where.ranks)
+        package = signature_package(made.definition, made.derived)
+
+        def compiled(_: str, wanted: tuple[str, ...]) -> SpreadRecord:
+            assert made.derived is not None
+            return spread_record(made.definition, wanted_part(made.derived, wanted), where.axes)
+
+        _, backward = directions(package)
+        found = {}
+        if backward is not None:
+            around = executor_of, plan_tuned
+            found["backward"] = SpreadDirection(package, backward, where.axes, (), compiled, *around)
+        return _SpreadLevel(self.name, self.order + 1, package, found, where, lambda: made)
