@@ -68,7 +68,7 @@ def shape_of(record: TensorRecord, lengths: Lengths) -> Shape:
                 raise ValueError(
                     f"the length of {axis} in {record.text} is unknown: no given array determines it"
                 )
-        shape.append(prod(lengths.axes[axis] for axis in group))
+        shape.append(prod([lengths.axes[axis] for axis in group]))
     return tuple(shape)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from normgen.torch import operators, private
+from normgen.torch import operators, private, sharding
 from normgen.torch.calls import Numbers, Tensors, Wanted
 from normgen.torch.errors import check_kinds, check_tensors
 from normgen.torch.jagged import is_jagged, values, wrapped
@@ -25,6 +25,11 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
         check_tensors(step.norm, step.operands, tensors)
         if any(map(is_jagged, tensors)):
             return wrapped(step, tensors, call(step, values(step, tensors), numbers, wanted))
+        shards = sharding.plan_of(step, tensors, wanted)
+        if shards is not None:
+            made = call(shards.step, shards.locals(tensors), numbers, wanted)
+            joined: tuple[Any, ...] = shards.joined(made, tensors)
+            return joined
         return operators.call(step, tensors, numbers, wanted)
     if operators.recorded(tensors):
         check_kinds(step.operands, tensors)  # PyTorch would say that it lacks an operator

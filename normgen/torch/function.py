@@ -62,6 +62,11 @@ class NormFunction:
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
         self._all = _tuple(norm.name, "forward", step.results)
 
+    @property
+    def step(self) -> Step:
+        """Its forward."""
+        return self._step
+
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
         if not torch.compiler.is_compiling():

@@ -7,36 +7,71 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
 import normgen
+from normgen.diagnostics import SpecError
 from normgen.locks import new_reentrant_lock
 from normgen.runtime.norm import Norm
 from normgen.torch.function import NormFunction
 from normgen.torch.private import constant
 
+if TYPE_CHECKING:
+    from normgen.torch.ranks.partial import SummedFunction
 
+NormSource = str | os.PathLike[str] | ModuleType | Norm
+
+
+@overload
 def load(
-    source: str | os.PathLike[str] | ModuleType | Norm,
+    source: NormSource,
     /,
     *,
     shard: Mapping[str, Any] | None = None,
     whole: Sequence[str] = (),
+    partial: None = None,
     **attrs: Any,
-) -> NormFunction:
+) -> NormFunction: ...
+
+
+@overload
+def load(
+    source: NormSource,
+    /,
+    *,
+    shard: Mapping[str, Any] | None = None,
+    whole: Sequence[str] = (),
+    partial: Mapping[str, Any],
+    **attrs: Any,
+) -> SummedFunction: ...
+
+
+def load(
+    source: NormSource,
+    /,
+    *,
+    shard: Mapping[str, Any] | None = None,
+    whole: Sequence[str] = (),
+    partial: Mapping[str, Any] | None = None,
+    **attrs: Any,
+) -> NormFunction | SummedFunction:
     """The function of a norm: a bundled name, a path, a spec's text, a generated module, or a loaded norm.
 
     `shard`: axes that are spread over the processes of a group, each of which has a run of their elements:
     `{"D": group}`, with a process group or a `DeviceMesh` of one dimension. Calls are then those of a rank:
     the function is a `SpreadFunction`. `whole`: with `shard`, the operands whose gradients ranks add up.
+    `partial`: operands of which each rank of a group has a part, `{"x": group}`: these are added up first,
+    and their gradients are whole.
     `attrs`: values of the spec's attrs. Whole numbers and choices are fixed here, as in `normgen.load`.
     The same source and attrs give the same function. Raises what `normgen.load` raises; TypeError for attrs
     beside a module or a norm, in which they are fixed.
 
     Where `torch.compile` traces a call, the norm is loaded once, while it does.
     """
+    if partial is not None:
+        return _summed(load(source, shard=shard, whole=whole, **attrs), partial)
     if shard is not None:
         return _spread(source, attrs, shard, tuple(whole))
     if whole:
@@ -54,7 +89,7 @@ def _spread(
     from normgen.torch.ranks.group import group_name
 
     package = _norm(source, attrs).package
-    groups = {axis: group_name(axis, group) for axis, group in shard.items()}
+    groups = {axis: group_name(f"shard: {axis}", group) for axis, group in shard.items()}
     if not groups:
         raise ValueError("shard names no axis: write shard={'D': group}")
     (first, name), *others = groups.items()
@@ -64,11 +99,33 @@ def _spread(
     return spread_function(package.spec, package.folded, tuple(groups), name, whole)
 
 
+def _summed(function: NormFunction, partial: Mapping[str, Any]) -> SummedFunction:
+    from normgen.torch.ranks.group import group_name
+    from normgen.torch.ranks.partial import SummedFunction
+
+    return SummedFunction(
+        function, {name: group_name(f"partial: {name}", each) for name, each in partial.items()}
+    )
+
+
 def function(spec: str, **attrs: Any) -> NormFunction:
     """What modules call: the function of a bundled spec or of a spec's text, looked up sooner than by `load`.
     `attrs`: whole numbers and choices."""
     found: NormFunction = getattr(_LOADED, _known_place(spec, **attrs))
     return found
+
+
+def spread_function(spec: str, axis: str, group: Any, **attrs: Any) -> NormFunction:
+    """What modules call where an axis is spread over a process group, as `function`."""
+    found: NormFunction = getattr(_LOADED, _known_spread(spec, axis, group, **attrs))
+    return found
+
+
+def spread_or_none(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, group: str) -> Any:
+    """The function of a spec's text and the attrs that are fixed, with an axis spread over the group of this
+    name; None where the axis cannot be."""
+    place = _spread_place(spec, folded, axis, group)
+    return getattr(_LOADED, place) if place else None
 
 
 def restored(spec: str, folded: tuple[tuple[str, Any], ...]) -> NormFunction:
@@ -137,6 +194,26 @@ def _place_of(source: Any, **attrs: Any) -> str:
 @constant
 def _known_place(spec: str, **attrs: Any) -> str:
     return _known(spec, tuple(attrs.items()))
+
+
+@constant
+def _known_spread(spec: str, axis: str, group: Any, **attrs: Any) -> str:
+    return _place(_spread(spec, attrs, {axis: group}, ()))
+
+
+@constant
+def _spread_place(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, group: str) -> str:
+    return _known_place_of(spec, folded, axis, group)
+
+
+@cache
+def _known_place_of(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, group: str) -> str:
+    from normgen.torch.ranks.function import spread_function as found
+
+    try:
+        return _place(found(spec, folded, (axis,), group))
+    except SpecError:  # an axis that ranks cannot have runs of
+        return ""
 
 
 @cache

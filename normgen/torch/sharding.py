@@ -13,18 +13,36 @@ from typing import TYPE_CHECKING, Any
 
 from normgen.launching.layout import REST, dimension_of
 from normgen.package.records import TensorRecord
-from normgen.torch.private import sharding_schemas
+from normgen.torch.calls import Wanted
+from normgen.torch.local import LocalStep
+from normgen.torch.private import constant, sharding_schemas
 from normgen.torch.steps import Step
 
 if TYPE_CHECKING:
     from normgen.ir.nodes import Expr
 
+_STEPS: dict[str, Step] = {}  # by name: what compilers can hold
 _WAITING: list[Step] = []  # for PyTorch's module of DTensors, which is imported by who uses them
 
 
 def announce(step: Step) -> None:
     """Let PyTorch know how a step's operator is sharded, as soon as anybody may ask."""
     _WAITING.append(step)
+    _STEPS[step.name] = step
+
+
+def plan_of(step: Step, tensors: Sequence[Any], wanted: Wanted) -> Any:
+    """How ranks make a call of DTensors that are cut along an axis that a norm reduces (`ranks.dtensor`);
+    None where they do not."""
+    if "torch.distributed.tensor" not in sys.modules or not isinstance(step, LocalStep):
+        return None
+    from torch.distributed.tensor import DTensor
+
+    if step.direction.name != "forward" or not any(isinstance(tensor, DTensor) for tensor in tensors):
+        return None
+    from normgen.torch.ranks.dtensor import plan
+
+    return plan(step, tensors, wanted)
 
 
 def settle() -> None:
@@ -103,6 +121,12 @@ def _place(record: TensorRecord, axis: str | None, turn: int, dims: int) -> int 
     if axis is None or (axis,) not in record.dims:
         return None
     return dimension_of(record, axis, dims) + turn
+
+
+@constant
+def cut_freely(step: str, wanted: tuple[str, ...], states: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes along which the operands of a step, by its name, may be cut."""
+    return tuple(shards_of(_STEPS[step], wanted, states))
 
 
 @cache

@@ -116,6 +116,7 @@ class Step:
         """`program`: what the direction means; `derive`: the derivative by the operands, None where there is
         none, the same whenever it is asked for. `extra`: operands that are there for that alone."""
         self.name = name
+        self.package = package
         self.norm = package.name
         self.direction = direction
         self.attrs = package.attrs

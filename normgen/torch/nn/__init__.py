@@ -34,6 +34,7 @@ from normgen.torch.nn.instances import (
 from normgen.torch.nn.rows import LayerNorm, RMSNorm
 from normgen.torch.nn.softmaxes import LogSoftmax, Softmax, Softmax2d
 from normgen.torch.nn.spec import SpecModule, from_spec
+from normgen.torch.nn.sync import SyncBatchNorm
 
 __all__ = [
     "AdaLayerNorm",
@@ -61,5 +62,6 @@ __all__ = [
     "Softmax",
     "Softmax2d",
     "SpecModule",
+    "SyncBatchNorm",
     "from_spec",
 ]

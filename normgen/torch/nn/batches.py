@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from normgen.torch.function import NormFunction
 from normgen.torch.loading import function
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
@@ -13,30 +14,44 @@ from normgen.torch.nn.statistics import with_statistics
 from normgen.torch.nn.whole import Whole, instead
 
 
-class _Forward(Whole):
+class Forward(Whole):
     """The forward of batch normalization. Everything else is PyTorch's, the class that follows this one."""
+
+    def _norm(self, training: bool) -> NormFunction:
+        """What normalizes an input, by its own statistics in training."""
+        return function("batchnorm", training=training)
+
+    def _without_kernels(self, input: torch.Tensor) -> torch.Tensor:
+        """What PyTorch makes of an input."""
+        return super().forward(input)  # type: ignore[misc]
+
+    def _is_alone(self) -> bool:
+        """Whether this input is all that its statistics are made of."""
+        return True
 
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         if not isinstance(input, torch.Tensor):
             return instead(self, input=input)
         self._check_input_dim(input)
-        if not input.numel() or not has_kernels(input):  # without values there are no statistics
-            return super().forward(input)  # type: ignore[misc]
+        alone = self._is_alone()
+        # Without values there are no statistics.
+        if (alone and not input.numel()) or not has_kernels(input):
+            return self._without_kernels(input)
         tracked = self.training and self.track_running_stats
         read = tracked or not self.training
         mean, var = (self.running_mean, self.running_var) if read else (None, None)
         training = self.training or (mean is None and var is None)
-        _check(self, input, training)
+        _check(self, input, training, alone)
         momentum = _momentum(self, tracked)
-        norm = function("batchnorm", training=training)
         numbers = {"momentum": momentum, "eps": self.eps}
-        return with_statistics(norm, input, self.weight, self.bias, (mean, var), **numbers)
+        return with_statistics(self._norm(training), input, self.weight, self.bias, (mean, var), **numbers)
 
 
-def _check(module: Any, input: torch.Tensor, training: bool) -> None:
+def _check(module: Any, input: torch.Tensor, training: bool, alone: bool) -> None:
     check_channels(module.num_features, 1, input)
     if training:
-        check_several((input.shape[0], *input.shape[2:]), "value per channel", input)
+        if alone:
+            check_several((input.shape[0], *input.shape[2:]), "value per channel", input)
         if module.eps <= 0:
             raise ValueError(f"eps must be positive during training, but got {module.eps}")
     elif module.eps < 0:
@@ -57,7 +72,7 @@ def _momentum(module: Any, tracked: bool) -> float:
 _share: Any = torch.compiler.disable(lambda counted: 1.0 / float(counted))
 
 
-class BatchNorm1d(_Forward, torch.nn.BatchNorm1d):
+class BatchNorm1d(Forward, torch.nn.BatchNorm1d):
     """`torch.nn.BatchNorm1d` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
 
     Arguments, parameters, buffers and state dict are those of `torch.nn.BatchNorm1d`. In training, mean and
@@ -69,33 +84,33 @@ class BatchNorm1d(_Forward, torch.nn.BatchNorm1d):
     """
 
 
-class BatchNorm2d(_Forward, torch.nn.BatchNorm2d):
+class BatchNorm2d(Forward, torch.nn.BatchNorm2d):
     """`torch.nn.BatchNorm2d` with normgen's kernels, as `BatchNorm1d`.
 
     Shape: the input is (N, num_features, H, W), and so is the result, of the input's type.
     """
 
 
-class BatchNorm3d(_Forward, torch.nn.BatchNorm3d):
+class BatchNorm3d(Forward, torch.nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d` with normgen's kernels, as `BatchNorm1d`.
 
     Shape: the input is (N, num_features, D, H, W), and so is the result, of the input's type.
     """
 
 
-class LazyBatchNorm1d(_Forward, torch.nn.LazyBatchNorm1d):
+class LazyBatchNorm1d(Forward, torch.nn.LazyBatchNorm1d):
     """A `BatchNorm1d` whose `num_features` is that of its first input."""
 
     cls_to_become = BatchNorm1d
 
 
-class LazyBatchNorm2d(_Forward, torch.nn.LazyBatchNorm2d):
+class LazyBatchNorm2d(Forward, torch.nn.LazyBatchNorm2d):
     """A `BatchNorm2d` whose `num_features` is that of its first input."""
 
     cls_to_become = BatchNorm2d
 
 
-class LazyBatchNorm3d(_Forward, torch.nn.LazyBatchNorm3d):
+class LazyBatchNorm3d(Forward, torch.nn.LazyBatchNorm3d):
     """A `BatchNorm3d` whose `num_features` is that of its first input."""
 
     cls_to_become = BatchNorm3d

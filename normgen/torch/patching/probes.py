@@ -190,7 +190,8 @@ class Probe:
 @cache
 def function_of(form: Form) -> NormFunction:
     """What computes a form."""
-    return load(form.spec, **dict(form.attrs))
+    found: NormFunction = load(form.spec, **dict(form.attrs))
+    return found
 
 
 @cache

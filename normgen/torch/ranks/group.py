@@ -101,18 +101,20 @@ def memory_of(device: torch.device) -> Memory:
     return HostMemory() if device.type == "cpu" else DeviceMemory(device)
 
 
-def group_name(axis: str, group: Any) -> str:
-    """The name of a process group, or of that of a mesh of one dimension. TypeError for anything else."""
+def group_name(what: str, group: Any) -> str:
+    """The name of a process group, or of that of a mesh of one dimension; None stands for all processes.
+    TypeError for anything else. `what`: is given it, for messages."""
+    if group is None:
+        group = dist.group.WORLD
     if hasattr(group, "get_group") and hasattr(group, "mesh"):
         if group.mesh.ndim != 1:
             raise TypeError(
-                f"shard: {axis} is spread over a mesh of {group.mesh.ndim} dimensions: give one of them, "
-                f"mesh['name']"
+                f"{what} is given a mesh of {group.mesh.ndim} dimensions: give one of them, mesh['name']"
             )
         group = group.get_group()
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
-            f"shard: {axis} is spread over a {type(group).__name__}: give a process group, such as "
+            f"{what} is given a {type(group).__name__}: give a process group, such as "
             f"torch.distributed.group.WORLD, or a DeviceMesh of one dimension"
         )
     return str(group.group_name)

@@ -1,0 +1,86 @@
+"""Norms of sums: operands of which each rank has a part, added up before the norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from normgen.runtime.ranks.agreement import agree
+from normgen.runtime.ranks.group import RankCall, run_alone
+from normgen.torch.function import NormFunction
+from normgen.torch.ranks.group import ProcessRanks
+
+# Bytes of what all ranks have together, up to which each adds that up by itself, in float32 and in the order
+# of ranks, so that all have the same bits. Above, ranks share the work, and add in the type of the tensor.
+_GATHERED = 1 << 20
+
+
+def _sum(part: torch.Tensor, group: str) -> torch.Tensor:
+    """The sum of what the ranks of a group have, on each of them."""
+    ranks = ProcessRanks(group)
+    meant = {"shape": f"adds up {tuple(part.shape)}", "type": f"adds up {part.dtype}"}
+    made: torch.Tensor = run_alone(_summed(part.detach(), ranks, meant), ranks)
+    return made
+
+
+def _summed(part: torch.Tensor, ranks: ProcessRanks, meant: Mapping[str, str]) -> RankCall:
+    yield from agree("a sum", meant, [], None)
+    if part.numel() * part.element_size() * ranks.size > _GATHERED:
+        total = part.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ranks.group)
+        return total
+    wide = torch.promote_types(part.dtype, torch.float32)
+    parts = ranks.gather(part.contiguous())
+    total = parts[0].to(wide)
+    for each in parts[1:]:
+        total = total + each
+    return total.to(part.dtype)
+
+
+def _imagined(part: torch.Tensor, group: str) -> torch.Tensor:
+    return torch.empty_like(part, memory_format=torch.contiguous_format)
+
+
+def _gradient(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return cotangent, None  # every rank has the whole one already
+
+
+sum_parts: Any = torch.library.custom_op("normgen::sum_parts", _sum, mutates_args=())
+sum_parts.register_fake(_imagined)
+sum_parts.register_autograd(_gradient)
+
+
+class SummedFunction:
+    """A norm as a function of tensors of which each rank of a group has a part, by name. The gradient of such
+    an operand is whole: the same on all ranks. All else is that of `function`."""
+
+    def __init__(self, function: NormFunction, groups: Mapping[str, str]) -> None:
+        """`groups`: the names of the operands, and of the group of each."""
+        self.function = function
+        self.groups = dict(groups)
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+        self.__signature__ = function.__signature__
+        self._operands = function.step.operands
+        for name in groups:
+            if name not in self._operands:
+                known = ", ".join(self._operands)
+                raise ValueError(f"partial: {function.__name__} has no operand {name!r}: it has {known}")
+
+    def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
+        """The output, or a named tuple of outputs."""
+        names = (*self._operands, *[""] * len(operands))  # too many, of which the function complains
+        placed = [self._whole(name, each) for name, each in zip(names, operands, strict=False)]
+        return self.function(*placed, **{name: self._whole(name, each) for name, each in named.items()})
+
+    def _whole(self, name: str, value: Any) -> Any:
+        group = self.groups.get(name)
+        return value if group is None or value is None else sum_parts(value, group)
+
+    def __reduce__(self) -> Any:
+        return SummedFunction, (self.function, self.groups)
+
+    def __repr__(self) -> str:
+        return f"<{self.function!r} of sums over ranks: {', '.join(self.groups)}>"

@@ -1,0 +1,61 @@
+"""Checks that several processes make together, which talk by gloo.
+
+python -m tests.torch.gloo MODULE RANK RANKS STORE writes to STORE.RANK, as JSON, what went wrong in each of
+the module's CHECKS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+LONGEST = 900  # seconds
+needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
+
+
+def faults(
+    module: str, ranks: int, folder: Path, variables: Mapping[str, str] | None = None
+) -> list[dict[str, str]]:
+    """What went wrong in each check of a module, by process: nothing where all is well. `variables`: of the
+    environment."""
+    store = folder / "store"
+    command = [sys.executable, "-m", "tests.torch.gloo", module]
+    root = Path(__file__).parents[2]
+    options = {"cwd": root, "env": {**os.environ, **(variables or {})}}
+    running = [subprocess.Popen([*command, str(k), str(ranks), str(store)], **options) for k in range(ranks)]
+    try:
+        assert [process.wait(LONGEST) for process in running] == [0] * ranks
+    finally:
+        for process in running:
+            process.kill()
+    return [json.loads(store.with_name(f"store.{k}").read_text()) for k in range(ranks)]
+
+
+def main(module: str, rank: str, ranks: str, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(ranks))
+    found = {}
+    for check in import_module(module).CHECKS:
+        torch.manual_seed(5)
+        try:
+            check()
+            found[check.__name__] = ""
+        except Exception:
+            found[check.__name__] = traceback.format_exc()
+        dist.barrier()
+    Path(f"{store}.{rank}").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
