@@ -55,7 +55,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "page": ("kernel", *LAUNCH),
     "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.
-    "torch": ("", "api", "bundled", "codegen", "dsl", "ir", "runtime", *CALLS, "torch.extension"),
+    "torch": ("", "api", "bundled", "codegen", "dsl", "ir", *AT_API, *CALLS, "torch.extension"),
     "torch.extension": (),
     "runtime": CALLS,
     "runtime.ranks": CALLS,

@@ -9,7 +9,6 @@ import torch
 from normgen.package.direction import result_tuple, tuple_name
 from normgen.runtime.described import call_signature, call_text
 from normgen.runtime.norm import Norm
-from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.torch import private
 from normgen.torch.autocast import full, widened
 from normgen.torch.autograd import call
@@ -41,9 +40,9 @@ class NormFunction:
 
     _fast: Fast | None = None  # the calls that are known, in C++
 
-    def __init__(self, norm: Norm | SpreadNorm, step: Step | None = None) -> None:
-        """`step`: of the forward, where it is another than that of kernels of this process alone."""
-        self.norm: Any = norm
+    def __init__(self, norm: Any, step: Step | None = None) -> None:
+        """`norm`: a `Norm`; or what `step` is the forward of, on one of several ranks."""
+        self.norm = norm
         self.__name__ = norm.name
         if step is None:
             assert isinstance(norm, Norm)

@@ -102,7 +102,7 @@ def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | No
     alone = cut_freely(step.name, wanted.names, step.updated)
     found = [_cut(step, given, k) for k in range(mesh.ndim)]
     for at, cut in enumerate(found):
-        if cut is None or cut[0] in alone or mesh.size(at) == 1:
+        if cut is None or cut[0] in alone:
             continue
         function = _function(step, cut[0], mesh, at)
         if function is None:

@@ -16,7 +16,7 @@ from normgen.torch.dtypes import TYPES
 from normgen.torch.float64 import array_of
 
 if TYPE_CHECKING:
-    from normgen.codegen.strategies.ranks import Spread
+    from normgen.codegen.ranks import Spread
     from normgen.ir.program import Program, Tensor
 
 Values = dict[str, Any]

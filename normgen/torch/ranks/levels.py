@@ -21,7 +21,7 @@ from normgen.torch.steps import Derivative
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
-    from normgen.codegen.strategies.ranks import Spread
+    from normgen.codegen.ranks import Spread
     from normgen.ir.program import Program
 
 

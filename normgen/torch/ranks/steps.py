@@ -23,7 +23,7 @@ from normgen.torch.ranks.group import ProcessRanks, memory_of
 from normgen.torch.steps import Derivative, Step, without_data
 
 if TYPE_CHECKING:
-    from normgen.codegen.strategies.ranks import Spread
+    from normgen.codegen.ranks import Spread
     from normgen.ir.program import Program
 
 
