@@ -1,16 +1,9 @@
-"""What each of two processes runs, to be compared with one: norms in DDP and FSDP, and of DTensors.
-
-python -m tests.torch.processes RANK STORE writes to STORE.RANK, as JSON, what went wrong in each check.
-"""
+"""What each of two processes checks beside one (`gloo`): norms in DDP and FSDP, and of DTensors."""
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
 from copy import deepcopy
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -87,21 +80,23 @@ input  x[..., D]
 let    e = exp(x)
 output y[..., D] = e / sum[D](e) / size[...]
 """
-# A norm, its attrs, the shapes of its operands; dimensions of x along which y is cut as x is, and others.
+# A norm, its attrs, the shapes of its operands; dimensions of x along which y is cut as x is, and one along
+# which it is gathered.
 CUT = (
-    ("layernorm", {}, ((4, 2, 8), (8,), (8,)), (0, 1), (2,)),
-    ("groupnorm", {"groups": 3}, ((4, 6, 5), (6,), (6,)), (0,), (2,)),
-    ("batchnorm", {}, ((4, 6, 5), (6,), (6,)), (1,), (0,)),
-    ("instancenorm", {}, ((4, 6, 5), (6,), (6,)), (0, 1), (2,)),
-    ("softmax", {}, ((4, 2, 8),), (0, 1), (2,)),
-    (SHARES, {}, ((4, 2, 8),), (), (0, 1, 2)),
+    ("layernorm", {}, ((4, 2, 8), (8,), (8,)), (0, 1, 2), ()),
+    ("groupnorm", {"groups": 3}, ((4, 6, 5), (6,), (6,)), (0, 2), (1,)),
+    ("batchnorm", {}, ((4, 6, 5), (6,), (6,)), (0, 1, 2), ()),
+    ("instancenorm", {}, ((4, 6, 5), (6,), (6,)), (0, 1, 2), ()),
+    ("softmax", {}, ((4, 2, 8),), (0, 1, 2), ()),
+    ("local_response_norm", {}, ((4, 6, 5),), (0, 2), (1,)),
+    (SHARES, {}, ((4, 2, 8),), (0, 1, 2), ()),
 )
 
 
-def what_is_not_reduced_stays_cut():
-    for name, attrs, shapes, kept, reduced in CUT:
+def what_a_norm_keeps_or_can_reduce_stays_cut():
+    for name, attrs, shapes, kept, gathered in CUT:
         norm, operands = nt.load(name, **attrs), [torch.randn(shape).requires_grad_() for shape in shapes]
-        for dim in (*kept, *reduced):
+        for dim in (*kept, *gathered):
             shared = [_shared(each, None if place else dim) for place, each in enumerate(operands)]
             got, want = norm(*(each.requires_grad_() for each in shared)), norm(*operands)
             assert _dims(got) == [dim if dim in kept else None], (name, dim)
@@ -130,13 +125,13 @@ def wanted_results_are_told_apart():
 
 
 def states_are_replicated():
-    """What updates states reduces the batch, which is gathered first; what reads them alone keeps it cut."""
+    """They are whole on every rank, of which each has a run of the batch."""
     x = torch.randn(4, 6, 5)
-    for training, dim in ((True, None), (False, 0)):
+    for training in (True, False):
         norm, states = nt.load("batchnorm", training=training), [torch.full((6,), 0.5) for _ in range(2)]
         shared = [_shared(state) for state in states]
         got, want = norm(_shared(x, 0), None, None, *shared), norm(x, None, None, *states)
-        assert _dims(got) == [dim]
+        assert _dims(got) == [0]
         _same([each.full_tensor() for each in (got, *shared)], [want, *states])
 
 
@@ -184,28 +179,9 @@ CHECKS = (
     axes_are_spread_over_processes,
     ddp,
     fsdp,
-    what_is_not_reduced_stays_cut,
+    what_a_norm_keeps_or_can_reduce_stays_cut,
     gradients_of_params_are_parts,
     wanted_results_are_told_apart,
     states_are_replicated,
     compiled,
 )
-
-
-def main(rank: str, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=WORLD)
-    torch.manual_seed(5)
-    faults = {}
-    for check in CHECKS:
-        try:
-            check()
-            faults[check.__name__] = ""
-        except Exception:
-            faults[check.__name__] = traceback.format_exc()
-    Path(f"{store}.{rank}").write_text(json.dumps(faults))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
