@@ -85,10 +85,8 @@ def load(
 def _spread(
     source: Any, attrs: dict[str, Any], shard: Mapping[str, Any], whole: tuple[str, ...]
 ) -> NormFunction:
-    from normgen.torch.ranks.function import spread_function
     from normgen.torch.ranks.group import group_name
 
-    package = _norm(source, attrs).package
     groups = {axis: group_name(f"shard: {axis}", group) for axis, group in shard.items()}
     if not groups:
         raise ValueError("shard names no axis: write shard={'D': group}")
@@ -96,16 +94,16 @@ def _spread(
     for axis, other in others:
         if other != name:
             raise ValueError(f"{first} and {axis} are spread over different groups: spread one of them")
-    return spread_function(package.spec, package.folded, tuple(groups), name, whole)
+    found: NormFunction = getattr(_LOADED, _spread_place_of(source, tuple(groups), name, whole, **attrs))
+    return found
 
 
 def _summed(function: NormFunction, partial: Mapping[str, Any]) -> SummedFunction:
     from normgen.torch.ranks.group import group_name
     from normgen.torch.ranks.partial import SummedFunction
 
-    return SummedFunction(
-        function, {name: group_name(f"partial: {name}", each) for name, each in partial.items()}
-    )
+    groups = {name: group_name(f"partial: {name}", group) for name, group in partial.items()}
+    return SummedFunction(function, groups)
 
 
 def function(spec: str, **attrs: Any) -> NormFunction:
@@ -115,9 +113,12 @@ def function(spec: str, **attrs: Any) -> NormFunction:
     return found
 
 
-def spread_function(spec: str, axis: str, group: Any, **attrs: Any) -> NormFunction:
+def spread(spec: str, axis: str, group: Any, **attrs: Any) -> NormFunction:
     """What modules call where an axis is spread over a process group, as `function`."""
-    found: NormFunction = getattr(_LOADED, _known_spread(spec, axis, group, **attrs))
+    from normgen.torch.ranks.group import group_name
+
+    name = group_name("process_group", group)
+    found: NormFunction = getattr(_LOADED, _known_spread_place(spec, axis, name, **attrs))
     return found
 
 
@@ -197,8 +198,23 @@ def _known_place(spec: str, **attrs: Any) -> str:
 
 
 @constant
-def _known_spread(spec: str, axis: str, group: Any, **attrs: Any) -> str:
-    return _place(_spread(spec, attrs, {axis: group}, ()))
+def _spread_place_of(
+    source: Any, axes: tuple[str, ...], group: str, whole: tuple[str, ...], **attrs: Any
+) -> str:
+    from normgen.torch.ranks.function import spread_function
+
+    package = _norm(source, attrs).package
+    return _place(spread_function(package.spec, package.folded, axes, group, whole))
+
+
+@constant
+def _known_spread_place(spec: str, axis: str, group: str, **attrs: Any) -> str:
+    return _known_spread(spec, axis, group, tuple(attrs.items()))
+
+
+@cache
+def _known_spread(spec: str, axis: str, group: str, attrs: tuple[tuple[str, Any], ...]) -> str:
+    return _spread_place_of(spec, (axis,), group, (), **dict(attrs))
 
 
 @constant
@@ -208,10 +224,10 @@ def _spread_place(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, gro
 
 @cache
 def _known_place_of(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, group: str) -> str:
-    from normgen.torch.ranks.function import spread_function as found
+    from normgen.torch.ranks.function import spread_function
 
     try:
-        return _place(found(spec, folded, (axis,), group))
+        return _place(spread_function(spec, folded, (axis,), group))
     except SpecError:  # an axis that ranks cannot have runs of
         return ""
 

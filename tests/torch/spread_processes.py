@@ -71,6 +71,21 @@ def calls_are_compiled():
         _same(one, _own(other))
 
 
+def norms_are_loaded_where_compilers_trace():
+    group, (x, w) = dist.new_group(), (torch.randn(4, 12), torch.rand(12))
+    sync, plain = nt.nn.SyncBatchNorm(12, process_group=group), nt.nn.BatchNorm1d(12)
+    for run, mine, want in (
+        (
+            lambda x: nt.load("rmsnorm", shard={"D": group})(x, _own(w)),
+            _own(x),
+            _own(nt.load("rmsnorm")(x, w)),
+        ),
+        (lambda x: nt.load("rmsnorm", partial={"x": None})(x, w), x, nt.load("rmsnorm")(2 * x, w)),
+        (sync, _own(x, 0), _own(plain(x), 0)),
+    ):
+        _same(torch.compile(run, fullgraph=True, backend="aot_eager")(mine), want)
+
+
 def transforms_and_checkpoints():
     norm, plain = nt.load("rmsnorm", shard={"D": dist.group.WORLD}), nt.load("rmsnorm")
     x, w = torch.randn(3, 4, 12), torch.rand(12)
@@ -320,6 +335,7 @@ SETS = {
         specs_in_float64,
         specs_by_kernels,
         calls_are_compiled,
+        norms_are_loaded_where_compilers_trace,
         transforms_and_checkpoints,
         functions_are_copied_and_pickled,
         gradients_are_parts_or_whole,

@@ -13,7 +13,7 @@ import normgen
 from normgen import bundled
 from normgen.devices.host.executor import HostExecutor
 from normgen.runtime.calls.prepared import PreparedCall
-from normgen.torch import native, steps
+from normgen.torch import local, native, steps
 from normgen.torch.function import NormFunction
 from tests.torch.norms import batch, drawn, functional, nt, rms, same, torch
 
@@ -204,8 +204,8 @@ def test_steps_of_batch_norm_make_no_new_call(monkeypatch, momentum):
     """With cumulative averages too, whose share is another number in each step: nothing is prepared again,
     and Python runs nothing but the first call and what C++ learns of it."""
     mine, theirs = (home.BatchNorm1d(6, momentum=momentum) for home in (nt.nn, torch.nn))
-    prepare, run, prepared, runs = steps.prepare, steps.Step.run, [], []
-    monkeypatch.setattr(steps, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+    prepare, run, prepared, runs = local.prepare, steps.Step.run, [], []
+    monkeypatch.setattr(local, "prepare", lambda *given: prepared.append(given) or prepare(*given))
     monkeypatch.setattr(steps.Step, "run", lambda *given: runs.append(given) or run(*given))
     for step in range(6):
         x = drawn(5, 6)

@@ -18,6 +18,7 @@ MODULES = {
     "BatchNorm1d": (lambda: nt.nn.BatchNorm1d(4), [(3, 4)]),
     "BatchNorm2d": (lambda: nt.nn.BatchNorm2d(4), [(3, 4, 2, 2)]),
     "BatchNorm3d": (lambda: nt.nn.BatchNorm3d(4), [(3, 4, 2, 2, 2)]),
+    "SyncBatchNorm": (lambda: nt.nn.SyncBatchNorm(4), [(3, 4, 2, 2)]),
     "InstanceNorm1d": (lambda: nt.nn.InstanceNorm1d(4), [(3, 4, 2)]),
     "InstanceNorm2d": (lambda: nt.nn.InstanceNorm2d(4), [(3, 4, 2, 2)]),
     "InstanceNorm3d": (lambda: nt.nn.InstanceNorm3d(4), [(3, 4, 2, 2, 2)]),

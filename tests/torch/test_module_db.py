@@ -73,4 +73,4 @@ def test_modules_agree(name, sample, training, dtype, tolerance):
 def test_the_samples_are_there():
     """Every drop-in is compared."""
     ours = {name for name in nt.nn.__all__ if hasattr(torch.nn, name) and not name.startswith("Lazy")}
-    assert ours == set(INFOS)
+    assert ours - {"SyncBatchNorm"} == set(INFOS)  # PyTorch has none of that, and `test_spread` compares it

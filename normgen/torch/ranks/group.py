@@ -106,7 +106,7 @@ def group_name(what: str, group: Any) -> str:
     TypeError for anything else. `what`: is given it, for messages."""
     if group is None:
         group = dist.group.WORLD
-    if hasattr(group, "get_group") and hasattr(group, "mesh"):
+    if not isinstance(group, dist.ProcessGroup) and hasattr(group, "get_group") and hasattr(group, "mesh"):
         if group.mesh.ndim != 1:
             raise TypeError(
                 f"{what} is given a mesh of {group.mesh.ndim} dimensions: give one of them, mesh['name']"
