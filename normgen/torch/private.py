@@ -63,6 +63,7 @@ _AUTOCAST = _find("torch._C", "_is_any_autocast_enabled")
 _VF = _find("torch", "_VF")
 _HOOKS = _find("torch.nn.modules.module", "_has_any_global_hook")
 _GROUPS = _find("torch.distributed.distributed_c10d", "_resolve_process_group")
+_STORES = _find("torch.distributed.distributed_c10d", "_get_process_group_store")
 LEVELS = _levels()  # without: torch.library.register_autograd, which knows no forward mode
 
 
@@ -109,6 +110,13 @@ def group_by_name(name: str) -> Any:
     if _GROUPS is None:
         raise RuntimeError("this release of PyTorch does not find process groups by their names")
     return _GROUPS[0](name)
+
+
+def store_of(group: Any) -> Any:
+    """The store by which the processes of a group know of each other."""
+    if _STORES is None:
+        raise RuntimeError("this release of PyTorch does not tell the store of a process group")
+    return _STORES[0](group)
 
 
 def device_of(group: Any) -> torch.device:

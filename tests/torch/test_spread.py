@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,22 +16,23 @@ from tests.torch.gloo import LONGEST, faults, needs_gloo
 
 pytestmark = needs_gloo
 MODULE = "tests.torch.spread_processes"
-# A rank that is gone when the other calls.
-DYING = """
-import os, sys
+# A rank that makes fewer calls than the other.
+ABSENT = """
+import os, sys, time
 import torch, torch.distributed as dist
 import normgen.torch as nt
-rank, store = int(sys.argv[1]), sys.argv[2]
+store, calls, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 norm, x = nt.load("rmsnorm", shard={"D": dist.group.WORLD}), torch.randn(3, 4)
-norm(x)
+for _ in range(calls):
+    norm(x)
 if rank:
-    os._exit(3)
+    os._exit(3) if calls else time.sleep(600)
 try:
     norm(x)
 except Exception as fault:
-    print(type(fault).__name__, fault)
-    os._exit(0)
+    print(type(fault).__name__, fault, flush=True)
+os._exit(0)
 """
 
 
@@ -65,18 +66,27 @@ def test_every_spec_on_three_processes_has_the_results_of_one(tmp_path):
         assert not any(found.values()), "\n".join(found.values())
 
 
-def test_a_rank_that_dies_is_an_error_on_the_others(tmp_path):
-    store, root = tmp_path / "store", Path(__file__).parents[2]
-    options = {"cwd": root, "stdout": subprocess.PIPE, "text": True}
-    running = [
-        subprocess.Popen([sys.executable, "-c", DYING, str(rank), str(store)], **options) for rank in (0, 1)
-    ]
+@pytest.mark.parametrize(
+    ("calls", "wanted"),
+    [
+        (1, "PeerFault a rank of group"),
+        (0, "PeerFault rmsnorm over D: rank 1 made no call within 5 s: all ranks"),
+    ],
+    ids=["later", "first"],
+)
+def test_a_rank_that_does_not_call_is_an_error_on_the_others(calls, wanted, tmp_path):
+    """It is gone after its first call, or stays and never calls."""
+    options = {
+        "cwd": Path(__file__).parents[2],
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": os.environ | {"NORMGEN_RANKS_TIMEOUT": "5" if not calls else "300"},
+    }
+    command = [sys.executable, "-c", ABSENT, str(tmp_path / "store"), str(calls)]
+    running = [subprocess.Popen([*command, str(rank)], **options) for rank in (0, 1)]
     try:
-        assert running[1].wait(LONGEST) == 3
-        died = time.monotonic()
-        told, _ = running[0].communicate(timeout=60)
-        assert time.monotonic() - died < 60
+        told, _ = running[0].communicate(timeout=LONGEST)
     finally:
         for each in running:
             each.kill()
-    assert told.startswith("PeerFault a rank of group"), told
+    assert told.startswith(wanted), told

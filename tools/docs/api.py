@@ -36,7 +36,11 @@ MODULES = (
             "normgen.runtime.ranks.group.Ranks",
         ),
     ),
-    Module("api-torch", "normgen.torch"),
+    Module(
+        "api-torch",
+        "normgen.torch",
+        ("normgen.torch.ranks.function.SpreadFunction", "normgen.torch.ranks.partial.SummedFunction"),
+    ),
     Module("api-torch-nn", "normgen.torch.nn"),
     Module("api-autograd", "normgen.autograd"),
 )

@@ -20,7 +20,7 @@ from normgen.runtime.ranks.group import PeerFault
 MOST_AXES = 4
 FAULT = "fault"
 _HEAD = 3  # a digest, whether the rank cannot make the call, bytes of words; lengths follow
-_CURE = "all ranks make the same calls, in the same order"
+CURE = "all ranks make the same calls, in the same order"
 
 
 def agree(
@@ -56,5 +56,5 @@ def difference(every: Sequence[Mapping[str, str]]) -> str:
         for topic in dict.fromkeys((*first, *theirs)):
             mine, other = first.get(topic, f"has no {topic}"), theirs.get(topic, f"has no {topic}")
             if mine != other:
-                return f"rank {rank} {other}, rank 0 {mine}: {_CURE}"
+                return f"rank {rank} {other}, rank 0 {mine}: {CURE}"
     raise AssertionError("digests differ, and words do not")

@@ -12,7 +12,7 @@ import normgen
 from normgen.locks import new_reentrant_lock
 from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.torch.function import NormFunction
-from normgen.torch.ranks.group import ProcessRanks
+from normgen.torch.ranks.group import ranks_by_name
 from normgen.torch.ranks.levels import Where, first_spread_step
 
 
@@ -91,4 +91,4 @@ def spread_function(
 def _made(
     spec: str, folded: tuple[Any, ...], axes: tuple[str, ...], group: str, whole: tuple[str, ...]
 ) -> SpreadFunction:
-    return SpreadFunction(spec, folded, Where(axes, ProcessRanks(group), whole))
+    return SpreadFunction(spec, folded, Where(axes, ranks_by_name(group), whole))

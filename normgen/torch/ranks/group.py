@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,11 +14,13 @@ import torch.distributed as dist
 
 from normgen.launching.launch import DeviceKey
 from normgen.runtime.calls.bounded import Bounded
+from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.stages import HostMemory, Memory
 from normgen.torch import private
 
 _KEPT = 256  # calls that ranks have agreed on, for graphs
+_SECONDS = 600.0
 
 
 class ProcessRanks:
@@ -27,6 +32,7 @@ class ProcessRanks:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._have_met = False
         self._agreed: Bounded[bytes, Any] = Bounded(_KEPT)
 
     @property
@@ -43,6 +49,26 @@ class ProcessRanks:
     def size(self) -> int:
         """How many there are."""
         return int(dist.get_world_size(self.group))
+
+    def meet(self, what: str) -> None:
+        """Wait before the first call over the group until all ranks are there. `PeerFault`, which names who
+        is not, after so many seconds as NORMGEN_RANKS_TIMEOUT tells, or else ten minutes; later calls have
+        the time-out of the group."""
+        if self._have_met:
+            return
+        store, size = private.store_of(self.group), self.size
+        keys = [f"normgen/{rank}" for rank in range(size)]
+        seconds = float(os.environ.get("NORMGEN_RANKS_TIMEOUT", _SECONDS))
+        store.set(keys[self.rank], "here")
+        try:
+            store.wait(keys, timedelta(seconds=seconds))
+        except RuntimeError as fault:
+            missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+            raise PeerFault(
+                f"{what}: rank {', '.join(missing)} made no call within {seconds:g} s: {CURE}, or give them "
+                f"more time by NORMGEN_RANKS_TIMEOUT"
+            ) from fault
+        self._have_met = True
 
     def gather(self, array: Any) -> Any:
         """What all ranks give, of the same shape and type: an array of NumPy or a tensor, and so the result.
@@ -74,6 +100,12 @@ class ProcessRanks:
                     f"a rank of group {self.name} is gone, or came too late: {str(fault).splitlines()[0]}"
                 ) from fault
         return made.view(size, *tensor.shape)
+
+
+@cache
+def ranks_by_name(name: str) -> ProcessRanks:
+    """The ranks of the group of this name: one object, which knows whether they have met."""
+    return ProcessRanks(name)
 
 
 class DeviceMemory:

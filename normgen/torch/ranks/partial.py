@@ -11,7 +11,7 @@ import torch.distributed as dist
 from normgen.runtime.ranks.agreement import agree
 from normgen.runtime.ranks.group import RankCall, run_alone
 from normgen.torch.function import NormFunction
-from normgen.torch.ranks.group import ProcessRanks
+from normgen.torch.ranks.group import ProcessRanks, ranks_by_name
 
 # Bytes of what all ranks have together, up to which each adds that up by itself, in float32 and in the order
 # of ranks, so that all have the same bits. Above, ranks share the work, and add in the type of the tensor.
@@ -20,7 +20,8 @@ _GATHERED = 1 << 20
 
 def _sum(part: torch.Tensor, group: str) -> torch.Tensor:
     """The sum of what the ranks of a group have, on each of them."""
-    ranks = ProcessRanks(group)
+    ranks = ranks_by_name(group)
+    ranks.meet("a sum of parts")
     meant = {"shape": f"adds up {tuple(part.shape)}", "type": f"adds up {part.dtype}"}
     made: torch.Tensor = run_alone(_summed(part.detach(), ranks, meant), ranks)
     return made

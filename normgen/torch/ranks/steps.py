@@ -52,6 +52,7 @@ class SpreadStep(Step):
             return self.imagined(tensors, wanted)
         types = {tensor.dtype for tensor in tensors if tensor is not None} | set(dict(wanted.types).values())
         asked = self._in_float64 if torch.float64 in types else self._by_kernels
+        self.ranks.meet(self.spread.title)
         made = run_alone(self.spread.call(lambda: asked(tensors, numbers, wanted)), self.ranks)
         found = tuple([made.get(name) for name in self.results])
         return self.laid(found, layouts.results_last(self.direction, tensors))
