@@ -124,9 +124,21 @@ def _place(record: TensorRecord, axis: str | None, turn: int, dims: int) -> int 
 
 
 @constant
-def cut_freely(step: str, wanted: tuple[str, ...], states: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes along which the operands of a step, by its name, may be cut."""
-    return tuple(shards_of(_STEPS[step], wanted, states))
+def cut_freely(
+    step: str, wanted: tuple[str, ...], states: tuple[str, ...]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The axes along which the operands of a step, by its name, may be cut in both directions; with each the
+    operands of whose gradients every cut has a part of the sum."""
+    own = _STEPS[step]
+    derivative = own.derive()
+    if derivative is None:
+        return tuple((axis, ()) for axis in shards_of(own, wanted, states))
+    back = shards_of(derivative.step, derivative.step.results)
+    return tuple(
+        (axis, tuple(name for name, gradient in derivative.gradients.items() if gradient in back[axis]))
+        for axis in shards_of(own, wanted, states)
+        if axis in back
+    )
 
 
 @cache

@@ -240,6 +240,36 @@ def dtensors_are_not_gathered():
     assert 0 < gathered.most <= 400
 
 
+# Of s no rank of the batch has a part of the gradient, and all have the whole.
+APART = """norm apart
+input  x[B, D]
+input  s[D]
+input  g[E]
+output y[B, D] = x * rsqrt(mean[D](x^2)) * sum[E](g)
+output z[D] = 2 * s
+"""
+
+
+def gradients_of_dtensors_are_parts_where_they_are_sums():
+    mesh, norm, whole = _mesh(), nt.load(APART), Replicate()
+    x, s, g = torch.randn(4, 9), torch.randn(9), torch.randn(3)
+    mine = [
+        _placed(x, mesh, Shard(0), Shard(1)),
+        _placed(s, mesh, whole, Shard(0)),
+        _placed(g, mesh, whole, whole),
+    ]
+    mine, theirs = (
+        [each.requires_grad_() for each in mine],
+        [each.clone().requires_grad_() for each in (x, s, g)],
+    )
+    got, want = norm(*mine), norm(*theirs)
+    found = torch.autograd.grad((got.y.sin().sum() + got.z.sin().sum()), mine)
+    expected = torch.autograd.grad((want.y.sin().sum() + want.z.sin().sum()), theirs)
+    for one, other in zip(found, expected, strict=True):
+        _same(one.full_tensor(), other)
+    assert found[1].placements[0] == whole and found[2].placements[1].is_partial()
+
+
 class _Gathered:
     """The most numbers that an exchange of a norm gave to this rank."""
 
@@ -344,6 +374,7 @@ SETS = {
         batch_norm_of_other_groups_and_types,
         dtensors_are_not_gathered,
         dtensors_are_compiled,
+        gradients_of_dtensors_are_parts_where_they_are_sums,
         modules_take_dtensors,
         ranks_that_differ_are_named,
         what_cannot_be_spread_is_refused,
@@ -354,6 +385,7 @@ SETS = {
         parts_are_added_up,
         batch_norm_by_all_batches,
         dtensors_are_not_gathered,
+        gradients_of_dtensors_are_parts_where_they_are_sums,
         ranks_that_differ_are_named,
     ),
     "every": (specs_in_float64, specs_by_kernels),

@@ -29,12 +29,13 @@ Cut = tuple[str, int] | None
 @dataclass(frozen=True)
 class Shards:
     """How a call of DTensors is made of calls of ranks. `cuts`: of each dimension of the mesh the axis that
-    is cut along it."""
+    is cut along it; `parts`: the operands of whose gradients its ranks have parts."""
 
     step: Step
     function: SpreadFunction
     mesh: Any
     cuts: tuple[Cut, ...]
+    parts: tuple[tuple[str, ...], ...]
 
     def locals(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The tensors of this rank, which gradients find back from."""
@@ -46,11 +47,8 @@ class Shards:
     def _local(self, name: str, tensor: Any) -> Any:
         record = self.step.direction.operands[name]
         placed = [self._place(record, cut, tensor.ndim) for cut in self.cuts]
-        kinds = self.function.placements
-        # Where an operand lacks the axis, each rank has a part of its gradient.
         gradients = [
-            Partial() if cut and isinstance(place, Replicate) and kinds.get(f"d{name}") != "whole" else place
-            for place, cut in zip(placed, self.cuts, strict=True)
+            Partial() if name in parts else place for place, parts in zip(placed, self.parts, strict=True)
         ]
         if tuple(tensor.placements) != tuple(placed):
             tensor = tensor.redistribute(placements=placed)
@@ -99,16 +97,20 @@ def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | No
     mesh = given[0][1].device_mesh
     if any(tensor.device_mesh != mesh for _, tensor in given):
         return None
-    alone = cut_freely(step.name, wanted.names, step.updated)
+    freely = dict(cut_freely(step.name, wanted.names, step.updated))
     found = [_cut(step, given, k) for k in range(mesh.ndim)]
     for at, cut in enumerate(found):
-        if cut is None or cut[0] in alone:
+        if cut is None or cut[0] in freely:
             continue
         function = _function(step, cut[0], mesh, at)
         if function is None:
             continue
-        cuts = tuple(each if k == at or (each and each[0] in alone) else None for k, each in enumerate(found))
-        return Shards(function.step, function, mesh, cuts)
+        cuts = tuple(
+            each if k == at or (each and each[0] in freely) else None for k, each in enumerate(found)
+        )
+        own = tuple(name for name in step.operands if function.placements.get(f"d{name}") == "part")
+        parts = tuple(own if k == at else freely[each[0]] if each else () for k, each in enumerate(cuts))
+        return Shards(function.step, function, mesh, cuts, parts)
     return None
 
 
