@@ -88,31 +88,64 @@ def _spread(
     shard: Mapping[str, Ranks | Simulated],
     whole: tuple[str, ...],
 ) -> SpreadNorm:
-    from normgen.codegen.ranks import signature_package, spread_record, wanted_part
+    from normgen.runtime.ranks.group import checked_ranks
     from normgen.runtime.ranks.norm import SpreadNorm
 
-    axes = sorted(shard)
+    ranks = checked_ranks(shard)
+    counts = {name: ranks.size if name.startswith("(") else 0 for name in sorted(shard)}
+    local = _LocalStages(stages, counts)
 
-    def signature() -> Package:
-        made = stages.compilation
-        return signature_package(made.definition, made.derived)
+    def signature() -> tuple[Package, tuple[str, ...]]:
+        from normgen.codegen.ranks import signature_package
+
+        made = local.compilation
+        return signature_package(made.definition, made.derived), local.axes
 
     def record(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-        made = stages.compilation
+        from normgen.codegen.ranks import spread_record, wanted_part
+
+        made = local.compilation
         program = dict(made.programs)[direction]
-        return spread_record(made.definition, wanted_part(program, wanted), axes, whole)
+        return spread_record(made.definition, wanted_part(program, wanted), local.axes, whole)
 
     def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         found: SpreadRecord = _cached(
             "spread",
             source,
             attrs,
-            (repr((axes, whole, direction, wanted)),),
+            (repr((counts, whole, direction, wanted)),),
             lambda: record(direction, wanted),
         )
         return found
 
-    return SpreadNorm(_cached("signature", source, attrs, (), signature), shard, compiled, whole=whole)
+    package, axes = _cached("signature", source, attrs, (repr(counts),), signature)
+    return SpreadNorm(package, axes, ranks, compiled, whole=whole)
+
+
+@dataclass(frozen=True)
+class _LocalStages:
+    """The compilation of what each rank has of a spec. `counts`: over how many ranks dimensions are spread
+    that are several axes, by name; 0 of a plain axis, which says nothing."""
+
+    stages: _Stages
+    counts: Mapping[str, int]
+
+    @cached_property
+    def _local(self) -> tuple[Definition, tuple[str, ...]]:
+        from normgen.codegen.ranks import local_definition
+
+        return local_definition(self.stages.compilation.definition, self.counts)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that are spread."""
+        return self._local[1]
+
+    @cached_property
+    def compilation(self) -> Compilation:
+        from normgen.codegen.compilation import Compilation
+
+        return Compilation(self._local[0])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import click
 
 from normgen.cli import exits
 from normgen.cli.console import ask_for_a_report, colored, progress_bar, say
-from normgen.cli.options import AXIS, attr_option, pairs, read_spec, size_option, spec_argument
+from normgen.cli.options import DIMENSION, attr_option, pairs, read_spec, size_option, spec_argument
 
 if TYPE_CHECKING:
     from normgen.diagnostics import Source
@@ -147,7 +147,7 @@ def _validate(source: Source, options: Options) -> None:
 
 
 def _ranks(given: tuple[str, ...]) -> dict[str, int]:
-    found = pairs(given, "--shard", "D=3", AXIS)
+    found = pairs(given, "--shard", "D=3", DIMENSION)
     for axis, text in found.items():
         if not re.fullmatch(r"[1-9][0-9]?", text):
             raise click.BadParameter(f"{axis}={text}: from 1 to 99 ranks", param_hint="--shard")

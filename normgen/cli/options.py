@@ -24,6 +24,7 @@ LARGEST_SPEC = 50_000_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AXIS = re.compile(r"[A-Z][A-Za-z0-9_]*|\.\.\.")
+DIMENSION = re.compile(rf"{AXIS.pattern}|\([A-Z][A-Za-z0-9_ ]*\)")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 

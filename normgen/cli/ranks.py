@@ -21,13 +21,14 @@ _HAVE = {
 
 def explained(made: Compilation, axes: Sequence[str], directions: Sequence[str]) -> str:
     """The stages of these directions. Raises `SpecError` for axes that cannot be spread."""
-    from normgen.codegen.ranks import spread_program
+    from normgen.codegen.ranks import local_definition, spread_program
 
     program = made.definition.program
+    _, spread_axes = local_definition(made.definition, dict.fromkeys(axes, 1))
     lines = [f"{program.name} with {' and '.join(axes)} spread over ranks"]
     for name, each in made.programs:
         if name in directions:
-            spread = spread_program(made.definition, each, axes)
+            spread = spread_program(made.definition, each, spread_axes)
             lines += ["", *_direction(name, each, spread)]
     return "\n".join(lines) + "\n"
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from normgen.codegen.package import package
+from normgen.codegen.refusals import fault, fault_at
+from normgen.codegen.runs import axes_of, free_axes, local_definition
 from normgen.codegen.strategies.ranks import Spread, spread
-from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
+from normgen.diagnostics import Source, SpecError
 from normgen.ir.kinds import Unspreadable
 from normgen.ir.nodes import Axes, Expr, walk
 from normgen.ir.program import Definition, Program, Tensor
@@ -15,16 +17,14 @@ from normgen.package.records import Package, TensorRecord
 from normgen.package.spread import SpreadRecord, StageRecord
 
 __all__ = [
-    "CODE",
     "Spread",
     "check_axes",
+    "local_definition",
     "signature_package",
     "spread_program",
     "spread_record",
     "wanted_part",
 ]
-
-CODE = "spread"
 
 
 def wanted_part(program: Program, wanted: Iterable[str] | None) -> Program:
@@ -43,8 +43,8 @@ def spread_program(
     cotangents = [t.name for t in program.operands if t.role == "cotangent"]
     try:
         return spread(program, chosen, cotangents, [f"d{name}" for name in whole])
-    except Unspreadable as fault:
-        raise _refused(definition, program, fault) from fault
+    except Unspreadable as found:
+        raise _refused(definition, program, found) from found
 
 
 def spread_record(
@@ -106,43 +106,27 @@ def _axes_of(value: Expr) -> Axes:
 
 
 def check_axes(definition: Definition, axes: frozenset[str]) -> None:
-    """Refuse axes that cannot be spread whatever is computed: unknown ones, fixed ones, two in a tensor."""
+    """Refuse axes that cannot be spread whatever is computed: unknown ones, and two in a tensor."""
     program = definition.program
     tensors = [*program.operands, *(r.tensor for r in program.results)]
-    fixed = {axis.name: axis.extent for axis in program.axes if axis.extent is not None}
-    known = list(dict.fromkeys(axis for tensor in tensors for axis in tensor.order))
-    free = [axis for axis in known if axis not in fixed]
+    known = axes_of(program)
     for axis in sorted(axes):
         if axis not in known:
             message = f"{program.name} has no axis {axis!r} to spread"
-            raise _fault(definition, message, tensors[0], f"it has {', '.join(free)}")
-        if axis in fixed:
-            where = next(tensor for tensor in tensors if axis in tensor.axes)
-            message = f"{program.name}: {axis} is fixed to {fixed[axis]}, so ranks cannot have runs of it"
-            raise _fault(definition, message, where, f"spread another axis: {', '.join(free)}")
+            raise fault(definition, message, tensors[0].span, f"it has {', '.join(free_axes(program))}")
     for tensor in tensors:
         both = [axis for axis in tensor.order if axis in axes]
         if len(both) > 1:
             message = f"{tensor.name} has two spread axes, {both[0]} and {both[1]}"
-            raise _fault(definition, message, tensor, "spread one of them")
+            raise fault(definition, message, tensor.span, "spread one of them")
 
 
-def _refused(definition: Definition, program: Program, fault: Unspreadable) -> SpecError:
+def _refused(definition: Definition, program: Program, found: Unspreadable) -> SpecError:
     """What is said of a value that no rank can compute: where the spec makes it, and what to do."""
     values = [(b.span, b.expr) for b in definition.program.bindings]
     values += [(r.tensor.span, r.expr) for r in definition.program.results]
-    spans = [span for span, value in values if fault.node in set(walk(value))]
-    spans += [tensor.span for tensor in definition.program.operands if fault.axis in tensor.axes]
-    others = [a.name for a in program.axes if a.extent is None and a.name != fault.axis]
-    cure = f"spread another axis ({', '.join(others)}), or gather {fault.axis} before the call"
-    return _error(definition, f"{definition.program.name} {fault.reason}", spans, cure)
-
-
-def _fault(definition: Definition, message: str, tensor: Tensor, cure: str) -> SpecError:
-    return _error(definition, message, [tensor.span], cure)
-
-
-def _error(definition: Definition, message: str, spans: list[Span | None], cure: str) -> SpecError:
-    """An error at the first of these places that is one."""
-    labels = tuple(Label(span) for span in spans if span is not None)[:1]
-    return SpecError([Diagnostic(CODE, message, labels, (cure,))], definition.source)
+    spans = [span for span, value in values if found.node in set(walk(value))]
+    spans += [tensor.span for tensor in definition.program.operands if found.axis in tensor.axes]
+    others = [a.name for a in program.axes if a.extent is None and a.name != found.axis]
+    cure = f"spread another axis ({', '.join(others)}), or gather {found.axis} before the call"
+    return fault_at(definition, f"{definition.program.name} {found.reason}", spans, cure)

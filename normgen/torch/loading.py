@@ -122,10 +122,10 @@ def spread(spec: str, axis: str, group: Any, **attrs: Any) -> NormFunction:
     return found
 
 
-def spread_or_none(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, group: str) -> Any:
-    """The function of a spec's text and the attrs that are fixed, with an axis spread over the group of this
-    name; None where the axis cannot be."""
-    place = _spread_place(spec, folded, axis, group)
+def spread_or_none(spec: str, folded: tuple[tuple[str, Any], ...], axes: tuple[str, ...], group: str) -> Any:
+    """The function of a spec's text and the attrs that are fixed, with axes spread over the group of this
+    name; None where they cannot be."""
+    place = _spread_place(spec, folded, axes, group)
     return getattr(_LOADED, place) if place else None
 
 
@@ -218,16 +218,16 @@ def _known_spread(spec: str, axis: str, group: str, attrs: tuple[tuple[str, Any]
 
 
 @constant
-def _spread_place(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, group: str) -> str:
-    return _known_place_of(spec, folded, axis, group)
+def _spread_place(spec: str, folded: tuple[tuple[str, Any], ...], axes: tuple[str, ...], group: str) -> str:
+    return _known_place_of(spec, folded, axes, group)
 
 
 @cache
-def _known_place_of(spec: str, folded: tuple[tuple[str, Any], ...], axis: str, group: str) -> str:
+def _known_place_of(spec: str, folded: tuple[tuple[str, Any], ...], axes: tuple[str, ...], group: str) -> str:
     from normgen.torch.ranks.function import spread_function
 
     try:
-        return _place(spread_function(spec, folded, (axis,), group))
+        return _place(spread_function(spec, folded, axes, group))
     except SpecError:  # an axis that ranks cannot have runs of
         return ""
 

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgen.codegen.ranks import signature_package, spread_record, wanted_part
+from normgen.codegen.ranks import local_definition, signature_package, spread_record, wanted_part
 from normgen.counting import counted
 from normgen.dtypes import DTYPES, round_to
 from normgen.errors import DeviceMissing, ToolchainMissing
+from normgen.ir.grad import backward
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.package.spread import SpreadRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.ranks.group import Simulated
+from normgen.runtime.ranks.group import Simulated, checked_ranks
 from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.verify.cases import Case, DtypeSet, make_case
 from normgen.verify.compare import WRONG, compare
@@ -108,11 +109,16 @@ def spread_cases(
     count: int,
 ) -> Iterator[SpreadCase]:
     """Cases of several shapes, element types and runs. `axes`: over how many ranks each is spread."""
+    _, names = local_definition(definition, axes)
+    fixed = {axis.name for axis in definition.program.axes if axis.extent is not None}
     for turn, (rows, width) in enumerate(SHAPES[:count]):
         case = make_case(definition, rows, width, sets[turn % len(sets)], sizes)
-        if "..." in axes:
+        if "..." in names:
             case = replace(case, rest=(case.extents["..."],))
-        runs = {axis: runs_of(case.extents[axis], ranks, turn) for axis, ranks in axes.items()}
+        runs = {
+            axis: runs_of(case.extents[axis], ranks, 0 if axis in fixed else turn)
+            for axis, ranks in zip(names, axes.values(), strict=True)
+        }
         yield SpreadCase(replace(case, seed=3000 + turn), runs)
 
 
@@ -120,16 +126,18 @@ def spread_norm(
     definition: Definition, derived: Program | None, axes: Mapping[str, int], executor: Any
 ) -> SpreadNorm:
     """The norm on simulated ranks. Raises `SpecError` for axes that cannot be spread."""
-    programs = {"forward": definition.program, "backward": derived}
+    local, spread = local_definition(definition, axes)
+    own = backward(local) if derived is not None else None
+    programs = {"forward": local.program, "backward": own}
 
     def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         program = programs[direction]
         assert program is not None
-        return spread_record(definition, wanted_part(program, wanted), axes)
+        return spread_record(local, wanted_part(program, wanted), spread)
 
-    shard = {axis: Simulated(count) for axis, count in axes.items()}
-    package = signature_package(definition, derived)
-    return SpreadNorm(package, shard, compiled, executors=lambda _: executor)
+    ranks = checked_ranks({axis: Simulated(count) for axis, count in axes.items()})
+    package = signature_package(local, own)
+    return SpreadNorm(package, spread, ranks, compiled, executors=lambda _: executor)
 
 
 @dataclass(frozen=True, slots=True)

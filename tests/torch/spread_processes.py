@@ -238,6 +238,15 @@ def dtensors_are_not_gathered():
             (whole, Shard(0)),
         )
     assert 0 < gathered.most <= 400
+    heads = nt.load("qk_norm", head_dim=3)
+    q, k = torch.randn(4, 12), torch.randn(4, 6)
+    mine = [_placed(each, mesh, Shard(0), Shard(1)) for each in (q, k)]
+    with CommDebugMode() as seen:
+        got = heads(*mine)
+    assert not seen.get_total_counts()
+    for one, other in zip(got, heads(q, k), strict=True):
+        assert tuple(one.placements) == (Shard(0), Shard(1))
+        _same(one.full_tensor(), other)
 
 
 # Of s no rank of the batch has a part of the gradient, and all have the whole.

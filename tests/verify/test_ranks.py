@@ -36,6 +36,20 @@ def test_a_check_on_ranks_says_which_runs_they_had():
     assert 0 < found[0].worst < 1
 
 
+@pytest.mark.parametrize(
+    ("name", "attrs", "shard"),
+    [
+        ("groupnorm", {"groups": 4}, {"(G C)": 2}),
+        ("groupnorm_channels_last", {"groups": 3}, {"(G C)": 3}),
+        ("qk_norm", {"head_dim": 2}, {"(H D)": 2, "(K D)": 2}),
+    ],
+)
+def test_ranks_have_whole_groups_of_a_dimension_of_several_axes(name, attrs, shard):
+    found = rows(definition_of(name).source.text, attrs=attrs, shard=shard, dtype="f32")
+    assert {row.direction for row in found} == {"forward", "backward"}
+    assert all(row.ok for row in found), found
+
+
 def test_what_ranks_get_wrong_is_found(monkeypatch):
     """A rank that is left out of a sum; and one that has other whole results than the others."""
     run_plainly = Stages.run

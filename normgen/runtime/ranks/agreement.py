@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgen.runtime.ranks.group import PeerFault
+from normgen.runtime.ranks.group import MOST_AXES, PeerFault
 
-MOST_AXES = 4
 FAULT = "fault"
 _HEAD = 3  # a digest, whether the rank cannot make the call, bytes of words; lengths follow
 CURE = "all ranks make the same calls, in the same order"

@@ -6,12 +6,13 @@ have yielded. So one call serves ranks that are processes and ranks that are sim
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+MOST_AXES = 4
 # Yields an array; is sent those of all ranks, with a first axis of ranks; returns what a rank is to have.
 RankCall = Generator[Any, Any, Any]
 
@@ -85,3 +86,25 @@ def run_together(calls: Sequence[RankCall]) -> list[Any]:
         if done:
             return done
         answer = np.stack(told)
+
+
+def checked_ranks(shard: Mapping[str, Any]) -> Any:
+    """The one group of ranks that all axes are spread over. ValueError or TypeError where it is none."""
+    if not shard:
+        raise ValueError("shard names no axis: write shard={'D': ranks}")
+    if len(shard) > MOST_AXES:
+        raise ValueError(f"shard names {len(shard)} axes: spread {MOST_AXES} at most")
+    (first, ranks), *others = shard.items()
+    for axis, group in shard.items():
+        if not isinstance(group, Simulated) and not all(
+            hasattr(group, n) for n in ("rank", "size", "gather")
+        ):
+            kind = type(group).__name__
+            raise TypeError(
+                f"shard: {axis} is spread over a {kind}: give normgen.Simulated(n), or an object with rank, "
+                f"size and gather(array)"
+            )
+    for axis, group in others:
+        if group is not ranks and group != ranks:
+            raise ValueError(f"{first} and {axis} are spread over different ranks: spread one of them")
+    return ranks

@@ -11,9 +11,8 @@ from normgen.package.records import Package
 from normgen.runtime.calls.arguments import Request, unknown
 from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.planning.tuned import plan_tuned
-from normgen.runtime.ranks.agreement import MOST_AXES
 from normgen.runtime.ranks.direction import Compile, SpreadDirection
-from normgen.runtime.ranks.group import RankCall, Ranks, Simulated, run_alone, run_together
+from normgen.runtime.ranks.group import RankCall, Simulated, run_alone, run_together
 from normgen.runtime.ranks.stages import HostMemory
 
 _OPTIONS = {"forward": ("save",), "backward": ("wrt", "dtypes")}
@@ -36,18 +35,19 @@ class SpreadNorm:
     def __init__(
         self,
         package: Package,
-        shard: Mapping[str, Ranks | Simulated],
+        axes: tuple[str, ...],
+        ranks: Any,
         compiled: Compile,
         *,
         whole: tuple[str, ...] = (),
         executors: Executors = executor_of,
         planner: Planner = plan_tuned,
     ) -> None:
-        """`package`: what calls take and return, without kernels; `compiled`: makes those, with these
-        gradients `whole`."""
+        """`package`: what calls of a rank take and return, without kernels; `axes`: that are spread over
+        `ranks`; `compiled`: makes the kernels, with these gradients `whole`."""
         self.package = package
-        self.axes = tuple(shard)
-        self.ranks = _ranks(shard)
+        self.axes = axes
+        self.ranks = ranks
         self.whole = whole
         found = [each for each in directions(package) if each is not None]
         gradients = [record.source for record in found[-1].results.values() if record.role == "gradient"]
@@ -128,28 +128,6 @@ def _request(spread: SpreadDirection, arrays: Sequence[Any], named: Mapping[str,
         if name in others:
             raise unknown(f"{direction.text}()", name, [*direction.operands, *options])
     return spread.arguments.request(tuple(arrays), named)
-
-
-def _ranks(shard: Mapping[str, Any]) -> Any:
-    """The one group of ranks that the axes are spread over."""
-    if not shard:
-        raise ValueError("shard names no axis: write shard={'D': ranks}")
-    if len(shard) > MOST_AXES:
-        raise ValueError(f"shard names {len(shard)} axes: spread {MOST_AXES} at most")
-    (first, ranks), *others = shard.items()
-    for axis, group in shard.items():
-        if not isinstance(group, Simulated) and not all(
-            hasattr(group, n) for n in ("rank", "size", "gather")
-        ):
-            kind = type(group).__name__
-            raise TypeError(
-                f"shard: {axis} is spread over a {kind}: give normgen.Simulated(n), or an object with rank, "
-                f"size and gather(array)"
-            )
-    for axis, group in others:
-        if group is not ranks and group != ranks:
-            raise ValueError(f"{first} and {axis} are spread over different ranks: spread one of them")
-    return ranks
 
 
 def _per_rank(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from normgen.launching.layout import REST, dimension_of, shape_of, solve
-from normgen.package.records import TensorRecord
+from normgen.launching.layout import REST, shape_of, solve
+from normgen.package.records import TensorRecord, dims_text
 from normgen.torch.calls import Wanted
 from normgen.torch.loading import spread_or_none
 from normgen.torch.local import LocalStep
@@ -22,19 +22,28 @@ from normgen.torch.ranks.function import SpreadFunction
 from normgen.torch.sharding import cut_freely
 from normgen.torch.steps import Step
 
-# An axis that is cut along a dimension of the mesh; which of its dimensions, where it is `...`.
-Cut = tuple[str, int] | None
+
+class Cut(NamedTuple):
+    """An axis that is cut along a dimension of the mesh: its name, that of the dimension of arrays that is
+    cut, and which of its dimensions, where it is `...`."""
+
+    axis: str
+    name: str
+    turn: int
+
+
+Cuts = tuple[Cut, ...]
 
 
 @dataclass(frozen=True)
 class Shards:
-    """How a call of DTensors is made of calls of ranks. `cuts`: of each dimension of the mesh the axis that
-    is cut along it; `parts`: the operands of whose gradients its ranks have parts."""
+    """How a call of DTensors is made of calls of ranks. `cuts`: of each dimension of the mesh the axes that
+    are cut along it, each of other tensors; `parts`: the operands of whose gradients its ranks have parts."""
 
     step: Step
     function: SpreadFunction
     mesh: Any
-    cuts: tuple[Cut, ...]
+    cuts: tuple[Cuts, ...]
     parts: tuple[tuple[str, ...], ...]
 
     def locals(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -46,7 +55,7 @@ class Shards:
 
     def _local(self, name: str, tensor: Any) -> Any:
         record = self.step.direction.operands[name]
-        placed = [self._place(record, cut, tensor.ndim) for cut in self.cuts]
+        placed = [self._place(record, cuts, tensor.ndim) for cuts in self.cuts]
         gradients = [
             Partial() if name in parts else place for place, parts in zip(placed, self.parts, strict=True)
         ]
@@ -66,16 +75,28 @@ class Shards:
                 found.append(None)
                 continue
             shape = shape_of(record, lengths)
-            placed = [self._place(record, cut, len(shape)) for cut in self.cuts]
+            placed = [self._place(record, cuts, len(shape)) for cuts in self.cuts]
             lies = {"shape": torch.Size(shape), "stride": _strides(shape)}
             found.append(DTensor.from_local(result, self.mesh, placed, run_check=False, **lies))
         return tuple(found)
 
     @staticmethod
-    def _place(record: TensorRecord, cut: Cut, dims: int) -> Any:
-        if cut is None or (cut[0],) not in record.dims:
-            return Replicate()
-        return Shard(dimension_of(record, cut[0], dims) + cut[1])
+    def _place(record: TensorRecord, cuts: Cuts, dims: int) -> Any:
+        for cut in cuts:
+            found = _dimension(record, cut.axis, dims)
+            if found is not None:
+                return Shard(found + cut.turn)
+        return Replicate()
+
+
+def _dimension(record: TensorRecord, axis: str, dims: int) -> int | None:
+    """The first dimension of an array that is an axis, or several of which this is the outer one."""
+    at = 0
+    for group in record.dims:
+        if group[0] == axis:
+            return at
+        at += dims - len(record.dims) + 1 if group == (REST,) else 1
+    return None
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -98,48 +119,55 @@ def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | No
     if any(tensor.device_mesh != mesh for _, tensor in given):
         return None
     freely = dict(cut_freely(step.name, wanted.names, step.updated))
-    found = [_cut(step, given, k) for k in range(mesh.ndim)]
-    for at, cut in enumerate(found):
-        if cut is None or cut[0] in freely:
+    found = [_cuts(step, given, k, mesh.size(k)) for k in range(mesh.ndim)]
+    for at, cuts in enumerate(found):
+        if all(cut.axis in freely for cut in cuts):
             continue
-        function = _function(step, cut[0], mesh, at)
+        function = _function(step, [cut.name for cut in cuts], mesh, at)
         if function is None:
             continue
-        cuts = tuple(
-            each if k == at or (each and each[0] in freely) else None for k, each in enumerate(found)
-        )
+        free = [cuts if all(cut.axis in freely for cut in cuts) else () for cuts in found]
         own = tuple(name for name in step.operands if function.placements.get(f"d{name}") == "part")
-        parts = tuple(own if k == at else freely[each[0]] if each else () for k, each in enumerate(cuts))
-        return Shards(function.step, function, mesh, cuts, parts)
+        parts = [tuple(name for cut in cuts for name in freely[cut.axis]) for cuts in free]
+        free[at], parts[at] = cuts, own
+        return Shards(function.step, function, mesh, tuple(free), tuple(parts))
     return None
 
 
-def _cut(step: Step, given: Sequence[tuple[str, Any]], at: int) -> Cut:
-    """The one axis along which tensors are cut over a dimension of the mesh; None where there is none."""
-    cuts = set()
+def _cuts(step: Step, given: Sequence[tuple[str, Any]], at: int, ranks: int) -> Cuts:
+    """The axes along which tensors are cut over a dimension of the mesh. None where that is not to be kept:
+    states are cut in another way, or ranks have parts of groups."""
+    cuts: list[Cut] = []
     for name, tensor in given:
         place = tensor.placements[at]
         if type(place) is Shard:
-            cuts.add(_axis_at(step.direction.operands[name], place.dim % tensor.ndim, tensor.ndim))
+            dim = place.dim % tensor.ndim
+            found = _cut_at(step, step.direction.operands[name], dim, tuple(tensor.shape), ranks)
+            if found is None:
+                return ()
+            cuts += [] if found in cuts else [found]
         elif name in step.updated and not isinstance(place, Replicate):
-            return None
-    return cuts.pop() if len(cuts) == 1 else None
+            return ()
+    return tuple(cuts)
 
 
-def _axis_at(record: TensorRecord, dim: int, dims: int) -> Cut:
-    """The axis of a dimension of an array; None where that is several axes."""
+def _cut_at(step: Step, record: TensorRecord, dim: int, shape: tuple[int, ...], ranks: int) -> Cut | None:
+    """The axis of a dimension of an array. Of several axes it is the outer one, if all ranks have equal runs
+    of it; None where they have not."""
+    at = 0
     for group in record.dims:
-        if len(group) == 1:
-            first = dimension_of(record, group[0], dims)
-            count = dims - len(record.dims) + 1 if group[0] == REST else 1
-            if first <= dim < first + count:
-                return group[0], dim - first
+        count = len(shape) - len(record.dims) + 1 if group == (REST,) else 1
+        if at <= dim < at + count:
+            if len(group) == 1:
+                return Cut(group[0], group[0], dim - at)
+            lengths = solve([(record, shape)], step.direction.axes).axes
+            return Cut(group[0], dims_text((group,)), 0) if lengths[group[0]] % ranks == 0 else None
+        at += count
     return None
 
 
-def _function(step: LocalStep, axis: str, mesh: Any, at: int) -> SpreadFunction | None:
+def _function(step: LocalStep, names: Sequence[str], mesh: Any, at: int) -> SpreadFunction | None:
     package = step.package
-    found: SpreadFunction | None = spread_or_none(
-        package.spec, package.folded, axis, str(mesh.get_group(at).group_name)
-    )
+    group = str(mesh.get_group(at).group_name)
+    found: SpreadFunction | None = spread_or_none(package.spec, package.folded, tuple(names), group)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Where:
-    """The axes that are spread, over which ranks, and the operands whose gradients these add up."""
+    """The axes or dimensions that are spread, the ranks, and the operands whose gradients these add up."""
 
     axes: tuple[str, ...]
     ranks: ProcessRanks
@@ -42,9 +42,17 @@ class Where:
 
 def first_spread_step(norm: SpreadNorm, where: Where) -> SpreadStep:
     """The forward of a norm on a rank."""
-    package = norm.package
-    name = f"{operator_name(package)}_{where.text}"
-    found = _SpreadLevel(name, 1, package, norm.directions, where, lambda: compilation_of(package)).first
+    package, name = norm.package, f"{operator_name(norm.package)}_{where.text}"
+    counts = dict.fromkeys(where.axes, where.ranks.size)
+
+    def compilation() -> Compilation:
+        from normgen.codegen.compilation import Compilation
+        from normgen.codegen.ranks import local_definition
+
+        return Compilation(local_definition(compilation_of(package).definition, counts)[0])
+
+    spread = replace(where, axes=norm.axes)
+    found = _SpreadLevel(name, 1, package, norm.directions, spread, compilation).first
     assert isinstance(found, SpreadStep)
     return found
 
