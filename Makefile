@@ -34,7 +34,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu docs test-docs screenshots lint format golden bench heldout measure fit wheel release clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu test-gpus docs test-docs screenshots lint format golden bench heldout measure fit wheel release clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -91,6 +91,9 @@ $(VENV)/.installed-gpu: $(VENV)/.installed-torch $(if $(filter pycuda,$(LAUNCHER
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## what needs a GPU, in ten minutes; before every release
 	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GPU_PYTHON),$(BIN)/python) -m tests.gpu.run \
 		--launchers "$(LAUNCHERS)" --seed $(SEED) $(GPU_ARGS)
+
+test-gpus: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## what needs two GPUs
+	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu/test_ranks.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Checks that several processes make together, which talk by gloo.
+"""Checks that several processes make together: on CPUs, by gloo, or on a GPU each, by NCCL.
 
 python -m tests.torch.gloo MODULE RANK RANKS STORE writes to STORE.RANK, as JSON, what went wrong in each of
 the module's CHECKS.
@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+DEVICE = os.environ.get("NORMGEN_TEST_RANKS_ON", "cpu")
 LONGEST = 900  # seconds
 needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 
@@ -43,7 +44,11 @@ def faults(
 
 def main(module: str, rank: str, ranks: str, store: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(ranks))
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(rank))
+    torch.set_default_device(DEVICE)
+    backend = "nccl" if DEVICE == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=int(rank), world_size=int(ranks))
     found = {}
     for check in import_module(module).CHECKS:
         torch.manual_seed(5)

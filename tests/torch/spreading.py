@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -21,6 +21,19 @@ def runs_of(length, ranks):
         shares[ranks // 2] = 0.0
     ends = [round(length * sum(shares[: k + 1]) / sum(shares)) for k in range(ranks)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+CLOSE = 2e-5
+
+
+def same(got, want, tolerance=CLOSE):
+    torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance)
+
+
+def own_run(tensor, dim=-1):
+    """This rank's run of a tensor."""
+    runs = runs_of(tensor.shape[dim], dist.get_world_size())
+    return tensor.detach().split(runs, dim)[dist.get_rank()].clone()
 
 
 @dataclass(frozen=True)
@@ -128,7 +141,8 @@ class Spread:
 
 def spread_examples(variant, dtype):
     """The example of a variant, with each of its axes spread that can be."""
-    case = example(variant, dtype, rows=5, width=9)
+    drawn = example(variant, dtype, rows=5, width=9)
+    case = replace(drawn, tensors=tuple(each.to(torch.get_default_device()) for each in drawn.tensors))
     spec, attrs = variant
     records = case.function.step.direction.operands.values()
     fixed = {axis.name for axis in case.function.step.direction.axes if axis.extent is not None}
