@@ -69,9 +69,9 @@ __device__ __forceinline__ int forgotten(int value) {
 
 // How often a block polls for partials before it helps. Blocks of the host run one after the other.
 #if defined(NORMGEN_HOST)
-constexpr int PATIENCE = 1;
+[[maybe_unused]] constexpr int PATIENCE = 1;
 #else
-constexpr int PATIENCE = 1000;
+[[maybe_unused]] constexpr int PATIENCE = 1000;
 #endif
 
 // Shared scratch of the warps of a block.

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
     CooperativeRow<MEMBERS, THREADS, 1> exchange(scratch, words, published, row, home);
     int side = 0;
-    constexpr bool LATE = true;  // what rows share is loaded when it is used
+    [[maybe_unused]] constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
     unsigned char* const x_pipeline = smem;
