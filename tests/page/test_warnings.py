@@ -9,7 +9,12 @@ import pytest
 
 from normgen.devices.cuda import nvrtc
 from normgen.devices.cuda.compile import find_nvcc
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
+from normgen.package.device_functions import inlined
+from normgen.verify.texts import texts
+from tests.codegen.norms import packaged
 from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, calls
 from tests.page.test_nvrtc import compiled
@@ -37,6 +42,19 @@ def test_nvcc_takes_warnings_of_a_page_for_errors(tmp_path: Path) -> None:
         path.write_text(call.page)
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.thorough
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    "name", ["layernorm", "l2norm", "batchnorm", "groupnorm_silu", "local_response_norm"]
+)
+def test_no_text_of_any_form_has_a_warning(name: str) -> None:
+    need_nvrtc()
+    package = packaged(name)
+    definition = load_definition(Source(f"{name}.norm", package.spec), dict(package.folded))
+    for entry, text in texts(definition, package).items():
+        assert compiled(inlined(text), nvrtc.OPTIONS)[1] == "", entry
 
 
 @pytest.mark.nvrtc

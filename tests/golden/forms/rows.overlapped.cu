@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     __shared__ arrival_t landed[STAGES];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     constexpr bool live = true;
-    constexpr int team = 0;
+    [[maybe_unused]] constexpr int team = 0;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t step = blocks_per_segment;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
