@@ -47,7 +47,7 @@ def test_nvcc_takes_warnings_of_a_page_for_errors(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.nvrtc
 @pytest.mark.parametrize(
-    "name", ["layernorm", "l2norm", "batchnorm", "groupnorm_silu", "local_response_norm"]
+    "name", ["layernorm", "l2norm", "batchnorm_channels_last", "groupnorm_silu", "local_response_norm"]
 )
 def test_no_text_of_any_form_has_a_warning(name: str) -> None:
     need_nvrtc()

@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
         const int mine = rows_from(first);
 #pragma unroll
         for (int slot = 0; slot < HELD; ++slot) {
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
                 Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
 #pragma unroll
         for (int place = 0; place < EARLY; ++place) {
             const int slot = HELD + place;
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
         for (int turn = 0; turn < HELD; ++turn) {
             {
                 const int slot = turn;
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
                     Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
             }
             if (EARLY + turn < SLOTS) {
                 const int slot = HELD + EARLY + turn;
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
             {
                 const int slot = HELD + turn;
                 async_wait<PENDING>();
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
                     Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
             }
             if (turn < PLACED - STAGES) {
                 const int slot = HELD + STAGES + turn;
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
         {
             const int slot = HELD + turn;
             async_wait<PENDING>();
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
                 Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
@@ -329,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
         }
         if (turn >= SLOTS) {
             const int slot = HELD + turn - STAGES;
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
@@ -346,7 +346,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
     }
 #pragma unroll
     for (int slot = 0; slot < HELD; ++slot) {
-        const index_t row = first + slot * APART + team;
+        [[maybe_unused]] const index_t row = first + slot * APART + team;
         if (slot < mine) {
             Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll

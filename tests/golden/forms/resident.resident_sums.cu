@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
         const int mine = rows_from(first);
 #pragma unroll
         for (int slot = 0; slot < HELD; ++slot) {
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
                 Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
                 Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
 #pragma unroll
         for (int place = 0; place < EARLY; ++place) {
             const int slot = HELD + place;
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
         for (int turn = 0; turn < HELD; ++turn) {
             {
                 const int slot = turn;
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
                     Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
                     Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
             }
             if (EARLY + turn < SLOTS) {
                 const int slot = HELD + EARLY + turn;
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
             {
                 const int slot = HELD + turn;
                 async_wait<PENDING>();
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
                     Vector<dy_t, VEC> dy_words[ITEMS];
                     Vector<x_t, VEC> x_words[ITEMS];
@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
             }
             if (turn < PLACED - STAGES) {
                 const int slot = HELD + STAGES + turn;
-                const index_t row = first + slot * APART + team;
+                [[maybe_unused]] const index_t row = first + slot * APART + team;
                 if (slot < mine) {
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
         {
             const int slot = HELD + turn;
             async_wait<PENDING>();
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
                 Vector<dy_t, VEC> dy_words[ITEMS];
                 Vector<x_t, VEC> x_words[ITEMS];
@@ -353,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
         }
         if (turn >= SLOTS) {
             const int slot = HELD + turn - STAGES;
-            const index_t row = first + slot * APART + team;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
             if (slot < mine) {
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
@@ -372,7 +372,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
     }
 #pragma unroll
     for (int slot = 0; slot < HELD; ++slot) {
-        const index_t row = first + slot * APART + team;
+        [[maybe_unused]] const index_t row = first + slot * APART + team;
         if (slot < mine) {
             Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
             Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
