@@ -289,7 +289,7 @@ SETS = {
         gradients_of_dtensors_are_parts_where_they_are_sums,
         ranks_that_differ_are_named,
     ),
-    "every": (specs_in_float64, specs_by_kernels),
+    "every": (specs_in_float64,),
     "gpu": (
         specs_by_kernels,
         calls_are_compiled,
