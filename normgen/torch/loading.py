@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 import normgen
-from normgen.diagnostics import SpecError
 from normgen.locks import new_reentrant_lock
 from normgen.runtime.norm import Norm
 from normgen.torch.function import NormFunction
@@ -70,63 +69,25 @@ def load(
 
     Where `torch.compile` traces a call, the norm is loaded once, while it does.
     """
-    if partial is not None:
-        return _summed(load(source, shard=shard, whole=whole, **attrs), partial)
-    if shard is not None:
-        return _spread(source, attrs, shard, tuple(whole))
+    if partial is not None or shard is not None:
+        from normgen.torch.ranks import loading
+
+        if partial is None:
+            return loading.spread(source, attrs, shard or {}, tuple(whole))
+        return loading.summed(load(source, shard=shard, whole=whole, **attrs), partial)
     if whole:
         raise TypeError("whole names gradients that ranks add up: it goes with shard")
     if torch.compiler.is_compiling():
-        found: NormFunction = getattr(_LOADED, _place_of(source, **attrs))
+        found: NormFunction = loaded(_place_of(source, **attrs))
         return found
     return _load(source, attrs)
-
-
-def _spread(
-    source: Any, attrs: dict[str, Any], shard: Mapping[str, Any], whole: tuple[str, ...]
-) -> NormFunction:
-    from normgen.torch.ranks.group import group_name
-
-    groups = {axis: group_name(f"shard: {axis}", group) for axis, group in shard.items()}
-    if not groups:
-        raise ValueError("shard names no axis: write shard={'D': group}")
-    (first, name), *others = groups.items()
-    for axis, other in others:
-        if other != name:
-            raise ValueError(f"{first} and {axis} are spread over different groups: spread one of them")
-    found: NormFunction = getattr(_LOADED, _spread_place_of(source, tuple(groups), name, whole, **attrs))
-    return found
-
-
-def _summed(function: NormFunction, partial: Mapping[str, Any]) -> SummedFunction:
-    from normgen.torch.ranks.group import group_name
-    from normgen.torch.ranks.partial import SummedFunction
-
-    groups = {name: group_name(f"partial: {name}", group) for name, group in partial.items()}
-    return SummedFunction(function, groups)
 
 
 def function(spec: str, **attrs: Any) -> NormFunction:
     """What modules call: the function of a bundled spec or of a spec's text, looked up sooner than by `load`.
     `attrs`: whole numbers and choices."""
-    found: NormFunction = getattr(_LOADED, _known_place(spec, **attrs))
+    found: NormFunction = loaded(_known_place(spec, **attrs))
     return found
-
-
-def spread(spec: str, axis: str, group: Any, **attrs: Any) -> NormFunction:
-    """What modules call where an axis is spread over a process group, as `function`."""
-    from normgen.torch.ranks.group import group_name
-
-    name = group_name("process_group", group)
-    found: NormFunction = getattr(_LOADED, _known_spread_place(spec, axis, name, **attrs))
-    return found
-
-
-def spread_or_none(spec: str, folded: tuple[tuple[str, Any], ...], axes: tuple[str, ...], group: str) -> Any:
-    """The function of a spec's text and the attrs that are fixed, with axes spread over the group of this
-    name; None where they cannot be."""
-    place = _spread_place(spec, folded, axes, group)
-    return getattr(_LOADED, place) if place else None
 
 
 def restored(spec: str, folded: tuple[tuple[str, Any], ...]) -> NormFunction:
@@ -135,11 +96,12 @@ def restored(spec: str, folded: tuple[tuple[str, Any], ...]) -> NormFunction:
 
 
 def _load(source: Any, attrs: dict[str, Any]) -> NormFunction:
-    norm = _norm(source, attrs)
+    norm = norm_of(source, attrs)
     return _function(norm.package.spec, norm.package.folded, _Held(lambda: norm))
 
 
-def _norm(source: Any, attrs: dict[str, Any]) -> Norm:
+def norm_of(source: Any, attrs: dict[str, Any]) -> Norm:
+    """The norm of any source that `load` takes."""
     if isinstance(source, (str, os.PathLike)):
         norm: Norm = normgen.load(source, **attrs)
         return norm
@@ -186,50 +148,20 @@ _LOADED = _Loaded()
 _NUMBERS = count()  # of its attributes: no two threads get the same
 
 
+def loaded(place: str) -> Any:
+    """The function at a place."""
+    return getattr(_LOADED, place)
+
+
 @constant
 def _place_of(source: Any, **attrs: Any) -> str:
     """Where the function is, once it is loaded."""
-    return _place(_load(source, attrs))
+    return place(_load(source, attrs))
 
 
 @constant
 def _known_place(spec: str, **attrs: Any) -> str:
     return _known(spec, tuple(attrs.items()))
-
-
-@constant
-def _spread_place_of(
-    source: Any, axes: tuple[str, ...], group: str, whole: tuple[str, ...], **attrs: Any
-) -> str:
-    from normgen.torch.ranks.function import spread_function
-
-    package = _norm(source, attrs).package
-    return _place(spread_function(package.spec, package.folded, axes, group, whole))
-
-
-@constant
-def _known_spread_place(spec: str, axis: str, group: str, **attrs: Any) -> str:
-    return _known_spread(spec, axis, group, tuple(attrs.items()))
-
-
-@cache
-def _known_spread(spec: str, axis: str, group: str, attrs: tuple[tuple[str, Any], ...]) -> str:
-    return _spread_place_of(spec, (axis,), group, (), **dict(attrs))
-
-
-@constant
-def _spread_place(spec: str, folded: tuple[tuple[str, Any], ...], axes: tuple[str, ...], group: str) -> str:
-    return _known_place_of(spec, folded, axes, group)
-
-
-@cache
-def _known_place_of(spec: str, folded: tuple[tuple[str, Any], ...], axes: tuple[str, ...], group: str) -> str:
-    from normgen.torch.ranks.function import spread_function
-
-    try:
-        return _place(spread_function(spec, folded, axes, group))
-    except SpecError:  # an axis that ranks cannot have runs of
-        return ""
 
 
 @cache
@@ -238,7 +170,8 @@ def _known(spec: str, attrs: tuple[tuple[str, Any], ...]) -> str:
 
 
 @cache
-def _place(function: NormFunction) -> str:
+def place(function: NormFunction) -> str:
+    """Where a function is: what compilers can hold."""
     name = f"function_{next(_NUMBERS)}"
     setattr(_LOADED, name, function)
     return name

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from normgen.torch.function import NormFunction
-from normgen.torch.loading import spread
 from normgen.torch.nn.batches import Forward
 from normgen.torch.private import constant
+from normgen.torch.ranks.loading import spread_over
 
 
 class SyncBatchNorm(Forward, torch.nn.modules.batchnorm._BatchNorm):
@@ -56,7 +56,7 @@ class SyncBatchNorm(Forward, torch.nn.modules.batchnorm._BatchNorm):
     def _norm(self, training: bool) -> NormFunction:
         if self._is_alone():
             return super()._norm(training)
-        return spread("batchnorm", "B", self.process_group, training=training)
+        return spread_over("batchnorm", "B", self.process_group, training=training)
 
     def _is_alone(self) -> bool:
         return not (self.training and _others(self.process_group))

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from normgen.launching.layout import REST, shape_of, solve
 from normgen.package.records import TensorRecord, dims_text
 from normgen.torch.calls import Wanted
-from normgen.torch.loading import spread_or_none
 from normgen.torch.local import LocalStep
 from normgen.torch.ranks.function import SpreadFunction
+from normgen.torch.ranks.loading import spread_or_none
 from normgen.torch.sharding import cut_freely
 from normgen.torch.steps import Step
 
@@ -169,5 +169,4 @@ def _cut_at(step: Step, record: TensorRecord, dim: int, shape: tuple[int, ...], 
 def _function(step: LocalStep, names: Sequence[str], mesh: Any, at: int) -> SpreadFunction | None:
     package = step.package
     group = str(mesh.get_group(at).group_name)
-    found: SpreadFunction | None = spread_or_none(package.spec, package.folded, tuple(names), group)
-    return found
+    return spread_or_none(package.spec, package.folded, tuple(names), group)
