@@ -83,7 +83,7 @@ def load(
     return _load(source, attrs)
 
 
-def function(spec: str, **attrs: Any) -> NormFunction:
+def function(spec: str, /, **attrs: Any) -> NormFunction:
     """What modules call: the function of a bundled spec or of a spec's text, looked up sooner than by `load`.
     `attrs`: whole numbers and choices."""
     found: NormFunction = loaded(_known_place(spec, **attrs))
@@ -154,13 +154,13 @@ def loaded(place: str) -> Any:
 
 
 @constant
-def _place_of(source: Any, **attrs: Any) -> str:
+def _place_of(source: Any, /, **attrs: Any) -> str:
     """Where the function is, once it is loaded."""
     return place(_load(source, attrs))
 
 
 @constant
-def _known_place(spec: str, **attrs: Any) -> str:
+def _known_place(spec: str, /, **attrs: Any) -> str:
     return _known(spec, tuple(attrs.items()))
 
 

@@ -94,6 +94,18 @@ def transforms_and_checkpoints():
     same(mine.grad, own_run(whole.grad))
 
 
+def attrs_may_have_any_name():
+    """Those of functions that load a norm too."""
+    names = ("source", "spec", "group", "axes", "name", "attrs", "place", "folded")
+    for name in names:
+        text = f"norm t\nattr {name}: int >= 1\ninput x[D]\noutput y[D] = {name} * x * rsqrt(mean[D](x^2))\n"
+        x = torch.randn(6)
+        want = nt.load(text, **{name: 3})(x)
+        same(nt.load(text, shard={"D": None}, **{name: 3})(own_run(x)), own_run(want))
+        compiled = torch.compile(lambda x, t=text, n=name: nt.load(t, **{n: 3})(x), backend="eager")
+        same(compiled(x), want)
+
+
 def functions_are_copied_and_pickled():
     norm = nt.load("rmsnorm", shard={"D": None})
     assert copy.deepcopy(norm) is norm and pickle.loads(pickle.dumps(norm)) is norm
@@ -268,6 +280,7 @@ SETS = {
         calls_are_compiled,
         norms_are_loaded_where_compilers_trace,
         transforms_and_checkpoints,
+        attrs_may_have_any_name,
         functions_are_copied_and_pickled,
         gradients_are_parts_or_whole,
         parts_are_added_up,

@@ -39,7 +39,7 @@ def summed(function: NormFunction, partial: Mapping[str, Any]) -> SummedFunction
     return SummedFunction(function, groups)
 
 
-def spread_over(spec: str, axis: str, group: Any, **attrs: Any) -> SpreadFunction:
+def spread_over(spec: str, axis: str, group: Any, /, **attrs: Any) -> SpreadFunction:
     """What modules call: the function of a spec's text or a bundled one, looked up sooner than by `load`.
     `attrs`: whole numbers and choices."""
     name = group_name("process_group", group)
@@ -55,13 +55,13 @@ def spread_or_none(spec: str, folded: Folded, axes: tuple[str, ...], group: str)
 
 
 @constant
-def _place_of(source: Any, axes: tuple[str, ...], group: str, whole: tuple[str, ...], **attrs: Any) -> str:
+def _place_of(source: Any, axes: tuple[str, ...], group: str, whole: tuple[str, ...], /, **attrs: Any) -> str:
     package = norm_of(source, attrs).package
     return place(spread_function(package.spec, package.folded, axes, group, whole))
 
 
 @constant
-def _known_place(spec: str, axis: str, group: str, **attrs: Any) -> str:
+def _known_place(spec: str, axis: str, group: str, /, **attrs: Any) -> str:
     return _known(spec, axis, group, tuple(attrs.items()))
 
 
