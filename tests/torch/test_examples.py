@@ -32,7 +32,7 @@ def test_ranks():
         cwd=FOLDER.parent,
     )
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"rank (\d): (\w+): off by (\S+)", done.stdout)
+    found = re.findall(r"rank (\d): (\w+): off by (\d\.\de[-+]\d+)", done.stdout)
     assert len(found) == 10 and all(float(each[2]) < 1e-5 for each in found), done.stdout
 
 
