@@ -18,6 +18,8 @@ FEW = ("groupnorm", "rmsnorm", "batchnorm")
 _COMPARED = re.compile(r"setp\.(lt|le|gt|ge)\.s32.*")
 _EQUAL = re.compile(r"setp\.eq\.s32\s+_, _, (\d+);")
 _STAGES = re.compile(r"constexpr int STAGES = (\d+);")
+# An index that is doubled: the one way or the other, by what stands around it.
+_DOUBLED = re.compile(r"(mul\.wide\.s32\s+_, _, 2|shl\.b64\s+_, _, 1);")
 _JOINS = re.compile(r"(and|or|not)\.pred")
 _NAME = re.compile(r"\w+(?=_param_\d)|%\w+|\$L__BB\w+|_Z\w+|__cuda_local_var_\w+|__local_depot\d+")
 
@@ -47,6 +49,7 @@ def instructions(ptx: str, entry: str, stages: int = 0) -> list[str]:
     named = (_NAME.sub("_", line) for line in lines if line and not line.startswith((".reg", ".loc")))
     ends = {f"{stages}", f"{stages - 1}"} if stages else set()
     kept = (_COMPARED.sub("setp", line) for line in named if not _JOINS.match(line))
+    kept = (_DOUBLED.sub("doubled", line) for line in kept)
     return sorted(_EQUAL.sub(lambda m: "setp, last stage" if m[1] in ends else m[0], line) for line in kept)
 
 
