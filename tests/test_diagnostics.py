@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from normgen.codegen.package import package
-from normgen.codegen.ranks import spread_program
+from normgen.codegen.ranks import local_definition, spread_program
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError, position, render, render_all
 from normgen.dsl import check, evaluate, load_definition
 from normgen.dsl.mistakes import _RULES
@@ -66,13 +66,14 @@ def _noting(made: Callable[..., None], said: set[tuple[str, int]]) -> Callable[.
 
 def _message(spec: str, attrs: dict[str, object]) -> str:
     source = Source("example.norm", written_out(spec))
-    spread = str(attrs.get("shard", "")).split("+")
+    names = str(attrs.get("shard", "")).replace("_", " ").split("+")
     try:
         definition = load_definition(source, {name: each for name, each in attrs.items() if name != "shard"})
         made = backward(definition) if definition.of else None
-        for program in (definition.program, made) if "shard" in attrs else ():
-            assert program is not None
-            spread_program(definition, program, spread)
+        if "shard" in attrs:
+            local, axes = local_definition(definition, dict.fromkeys(names, 3))
+            for program in (local.program, backward(local)):
+                spread_program(local, program, axes)
         if not definition.warnings:
             package(definition, made)
     except SpecError as error:
