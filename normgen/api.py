@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -92,60 +93,43 @@ def _spread(
     from normgen.runtime.ranks.norm import SpreadNorm
 
     ranks = checked_ranks(shard)
-    counts = {name: ranks.size if name.startswith("(") else 0 for name in sorted(shard)}
-    local = _LocalStages(stages, counts)
+    names = sorted(shard)
+    # A run of a plain axis is the same norm, however many ranks there are.
+    where = names, ranks.size if any(name.startswith("(") for name in names) else 1
+
+    @cache
+    def local() -> tuple[Compilation, tuple[str, ...]]:
+        from normgen.codegen.compilation import Compilation
+        from normgen.codegen.ranks import local_definition
+
+        definition, axes = local_definition(stages.compilation.definition, *where)
+        return Compilation(definition), axes
 
     def signature() -> tuple[Package, tuple[str, ...]]:
         from normgen.codegen.ranks import signature_package
 
-        made = local.compilation
-        return signature_package(made.definition, made.derived), local.axes
+        made, axes = local()
+        return signature_package(made.definition, made.derived), axes
 
     def record(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         from normgen.codegen.ranks import spread_record, wanted_part
 
-        made = local.compilation
+        made, axes = local()
         program = dict(made.programs)[direction]
-        return spread_record(made.definition, wanted_part(program, wanted), local.axes, whole)
+        return spread_record(made.definition, wanted_part(program, wanted), axes, whole)
 
     def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         found: SpreadRecord = _cached(
             "spread",
             source,
             attrs,
-            (repr((counts, whole, direction, wanted)),),
+            (repr((where, whole, direction, wanted)),),
             lambda: record(direction, wanted),
         )
         return found
 
-    package, axes = _cached("signature", source, attrs, (repr(counts),), signature)
+    package, axes = _cached("signature", source, attrs, (repr(where),), signature)
     return SpreadNorm(package, axes, ranks, compiled, whole=whole)
-
-
-@dataclass(frozen=True)
-class _LocalStages:
-    """The compilation of what each rank has of a spec. `counts`: over how many ranks dimensions are spread
-    that are several axes, by name; 0 of a plain axis, which says nothing."""
-
-    stages: _Stages
-    counts: Mapping[str, int]
-
-    @cached_property
-    def _local(self) -> tuple[Definition, tuple[str, ...]]:
-        from normgen.codegen.ranks import local_definition
-
-        return local_definition(self.stages.compilation.definition, self.counts)
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes that are spread."""
-        return self._local[1]
-
-    @cached_property
-    def compilation(self) -> Compilation:
-        from normgen.codegen.compilation import Compilation
-
-        return Compilation(self._local[0])
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def explained(made: Compilation, axes: Sequence[str], directions: Sequence[str])
     from normgen.codegen.ranks import local_definition, spread_program
 
     program = made.definition.program
-    _, spread_axes = local_definition(made.definition, dict.fromkeys(axes, 1))
+    _, spread_axes = local_definition(made.definition, axes, 1)  # which shows how it is on any number
     lines = [f"{program.name} with {' and '.join(axes)} spread over ranks"]
     for name, each in made.programs:
         if name in directions:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from normgen.codegen.package import package
-from normgen.codegen.refusals import fault, fault_at
-from normgen.codegen.runs import axes_of, free_axes, local_definition
+from normgen.codegen.refusals import fault
+from normgen.codegen.runs import local_definition
 from normgen.codegen.strategies.ranks import Spread, spread
 from normgen.diagnostics import Source, SpecError
 from normgen.ir.kinds import Unspreadable
@@ -18,7 +18,6 @@ from normgen.package.spread import SpreadRecord, StageRecord
 
 __all__ = [
     "Spread",
-    "check_axes",
     "local_definition",
     "signature_package",
     "spread_program",
@@ -36,13 +35,11 @@ def wanted_part(program: Program, wanted: Iterable[str] | None) -> Program:
 def spread_program(
     definition: Definition, program: Program, axes: Iterable[str], whole: Iterable[str] = ()
 ) -> Spread:
-    """The local programs of a direction. `whole`: the operands whose gradients ranks add up. Raises
-    `SpecError` (code `spread`) for axes that cannot be."""
-    chosen = frozenset(axes)
-    check_axes(definition, chosen)
+    """The local programs of a direction. `axes`: as `local_definition` tells them; `whole`: the operands
+    whose gradients ranks add up. Raises `SpecError` (code `spread`) where ranks cannot compute it."""
     cotangents = [t.name for t in program.operands if t.role == "cotangent"]
     try:
-        return spread(program, chosen, cotangents, [f"d{name}" for name in whole])
+        return spread(program, frozenset(axes), cotangents, [f"d{name}" for name in whole])
     except Unspreadable as found:
         raise _refused(definition, program, found) from found
 
@@ -102,25 +99,6 @@ def _axes_of(value: Expr) -> Axes:
     return frozenset(axis for node in walk(value) for axis in node.axes)
 
 
-# ------------------------------------------------------------------------------------------ refusals
-
-
-def check_axes(definition: Definition, axes: frozenset[str]) -> None:
-    """Refuse axes that cannot be spread whatever is computed: unknown ones, and two in a tensor."""
-    program = definition.program
-    tensors = [*program.operands, *(r.tensor for r in program.results)]
-    known = axes_of(program)
-    for axis in sorted(axes):
-        if axis not in known:
-            message = f"{program.name} has no axis {axis!r} to spread"
-            raise fault(definition, message, tensors[0].span, f"it has {', '.join(free_axes(program))}")
-    for tensor in tensors:
-        both = [axis for axis in tensor.order if axis in axes]
-        if len(both) > 1:
-            message = f"{tensor.name} has two spread axes, {both[0]} and {both[1]}"
-            raise fault(definition, message, tensor.span, "spread one of them")
-
-
 def _refused(definition: Definition, program: Program, found: Unspreadable) -> SpecError:
     """What is said of a value that no rank can compute: where the spec makes it, and what to do."""
     values = [(b.span, b.expr) for b in definition.program.bindings]
@@ -129,4 +107,4 @@ def _refused(definition: Definition, program: Program, found: Unspreadable) -> S
     spans += [tensor.span for tensor in definition.program.operands if found.axis in tensor.axes]
     others = [a.name for a in program.axes if a.extent is None and a.name != found.axis]
     cure = f"spread another axis ({', '.join(others)}), or gather {found.axis} before the call"
-    return fault_at(definition, f"{definition.program.name} {found.reason}", spans, cure)
+    return fault(definition, f"{definition.program.name} {found.reason}", cure, *spans)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from normgen.diagnostics import Diagnostic, Label, Span, SpecError
 from normgen.ir.program import Definition
 
-CODE = "spread"
 
-
-def fault(definition: Definition, message: str, span: Span | None, cure: str) -> SpecError:
-    """The error at a place."""
-    return fault_at(definition, message, [span], cure)
-
-
-def fault_at(definition: Definition, message: str, spans: Sequence[Span | None], cure: str) -> SpecError:
+def fault(definition: Definition, message: str, cure: str, *spans: Span | None) -> SpecError:
     """The error at the first of these places that is one."""
     labels = tuple(Label(span) for span in spans if span is not None)[:1]
-    return SpecError([Diagnostic(CODE, message, labels, (cure,))], definition.source)
+    return SpecError([Diagnostic("spread", message, labels, (cure,))], definition.source)

@@ -73,8 +73,9 @@ def shape_of(record: TensorRecord, lengths: Lengths) -> Shape:
 
 
 def dimension_of(record: TensorRecord, axis: str, count: int) -> int:
-    """The dimension at which an axis of its own begins in an array of `count` dimensions."""
-    group = record.dims.index((axis,))
+    """The dimension at which an axis begins in an array of `count` dimensions: its own, or one of several
+    axes of which it is the outer one."""
+    group = next(place for place, group in enumerate(record.dims) if group[0] == axis)
     after_rest = (REST,) in record.dims[:group]
     return group + (count - len(record.dims) if after_rest else 0)
 

@@ -14,7 +14,7 @@ from normgen.package.records import Package
 from normgen.runtime.norm import Norm
 from normgen.torch.local import LocalStep
 from normgen.torch.operators import attach
-from normgen.torch.steps import Derivative, Step
+from normgen.torch.steps import Derivative, Outline, Step
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
@@ -49,6 +49,7 @@ class Level:
     ) -> None:
         self.name = name
         self.order = order
+        self.package = package
         self._compile = compilation
         self._forward, self._backward = directions(package)
         self._lock = new_reentrant_lock()
@@ -141,16 +142,9 @@ class Level:
                     derived.append(derive())
                 return derived[0]
 
-        return self._made(name, direction, program, derive_once, extra)
+        return self._made(Outline(name, self.package, direction, program, derive_once, extra))
 
-    def _made(
-        self,
-        name: str,
-        direction: Direction,
-        program: Callable[[], Program],
-        derive: Callable[[], Derivative | None],
-        extra: tuple[str, ...],
-    ) -> Step:
+    def _made(self, outline: Outline) -> Step:
         """The step of a direction of this level."""
         raise NotImplementedError
 
@@ -166,15 +160,8 @@ class _LocalLevel(Level):
         super().__init__(name, order, norm.package, compilation)
         self.norm = norm
 
-    def _made(
-        self,
-        name: str,
-        direction: Direction,
-        program: Callable[[], Program],
-        derive: Callable[[], Derivative | None],
-        extra: tuple[str, ...],
-    ) -> LocalStep:
-        return LocalStep(name, self.norm, direction, program, derive, extra, self.channels_last)
+    def _made(self, outline: Outline) -> LocalStep:
+        return LocalStep(outline, self.norm, self.channels_last)
 
     def _level_of(self, made: Compilation) -> Level:
         return _LocalLevel(self.name, self.order + 1, Norm(made.package), lambda: made)

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from normgen.locks import cached_property
-from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
 from normgen.torch.calls import Calls, Known, Numbers, Tensors, Wanted, prepare
 from normgen.torch.errors import check_host, check_kinds, check_numbers
 from normgen.torch.float64 import Interpreter
-from normgen.torch.steps import Derivative, Step, without_data
-
-if TYPE_CHECKING:
-    from normgen.ir.program import Program
+from normgen.torch.steps import Outline, Step, without_data
 
 
 class LocalStep(Step):
     """A direction of a norm as kernels compute it."""
 
     def __init__(
-        self,
-        name: str,
-        norm: Norm,
-        direction: Direction,
-        program: Callable[[], Program],
-        derive: Callable[[], Derivative | None],
-        extra: tuple[str, ...] = (),
-        channels_last: Callable[[], Norm | None] = lambda: None,
+        self, outline: Outline, norm: Norm, channels_last: Callable[[], Norm | None] = lambda: None
     ) -> None:
         """`channels_last`: makes the norm for tensors whose channels lie innermost, None where there is
         none."""
-        super().__init__(name, norm.package, direction, program, derive, extra)
+        super().__init__(outline)
         self._norm = norm
         self._channels_last = channels_last
-        self.calls = Calls(norm, direction.name, self._prepare)
+        self.calls = Calls(norm, outline.direction.name, self._prepare)
 
     @cached_property
     def interpreter(self) -> Interpreter:

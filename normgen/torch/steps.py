@@ -95,6 +95,22 @@ class Recording(NamedTuple):
     constants: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What is known of a step before it runs.
+
+    `program`: what the direction means; `derive`: the derivative by the operands, None where there is none,
+    the same whenever it is asked for. `extra`: operands that are there for that alone.
+    """
+
+    name: str
+    package: Package
+    direction: Direction
+    program: Callable[[], Program]
+    derive: Callable[[], Derivative | None]
+    extra: tuple[str, ...] = ()
+
+
 class Step:
     """One direction of a norm.
 
@@ -104,32 +120,23 @@ class Step:
     written.
     """
 
-    def __init__(
-        self,
-        name: str,
-        package: Package,
-        direction: Direction,
-        program: Callable[[], Program],
-        derive: Callable[[], Derivative | None],
-        extra: tuple[str, ...] = (),
-    ) -> None:
-        """`program`: what the direction means; `derive`: the derivative by the operands, None where there is
-        none, the same whenever it is asked for. `extra`: operands that are there for that alone."""
-        self.name = name
-        self.package = package
-        self.norm = package.name
+    def __init__(self, outline: Outline) -> None:
+        direction = outline.direction
+        self.name = outline.name
+        self.package = outline.package
+        self.norm = outline.package.name
         self.direction = direction
-        self.attrs = package.attrs
-        self.operands = (*direction.reads, *extra)
+        self.attrs = outline.package.attrs
+        self.operands = (*direction.reads, *outline.extra)
         self.results = tuple(direction.results)
         self.outputs = tuple(n for n, record in direction.results.items() if record.role != "save")
         self.typed = _typed(direction)
         self.updated = tuple(name for name in self.operands if name in direction.updated)
         self.operator: Any = None  # once it is registered
-        self._program = program
-        self.derive = derive
+        self._program = outline.program
+        self.derive = outline.derive
         self._recorded: dict[Wanted, Recording] = {}
-        self._read = len(direction.reads) if extra else None
+        self._read = len(direction.reads) if outline.extra else None
 
     @cached_property
     def pull(self) -> Pull | None:
@@ -180,9 +187,11 @@ class Step:
             raise told from error
 
     def _run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        """The same, of the operands that the direction reads."""
         raise NotImplementedError
 
     def imagined(self, tensors: Tensors, wanted: Wanted) -> tuple[Any, ...]:
+        """The results of tensors that have shapes alone, which have no more."""
         return imagined(self.direction, self.direction.reads, tensors, wanted)[: len(self.results)]
 
     def laid(self, made: tuple[Any, ...], last: frozenset[str]) -> tuple[Any, ...]:

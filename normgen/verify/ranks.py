@@ -109,7 +109,7 @@ def spread_cases(
     count: int,
 ) -> Iterator[SpreadCase]:
     """Cases of several shapes, element types and runs. `axes`: over how many ranks each is spread."""
-    _, names = local_definition(definition, axes)
+    _, names = local_definition(definition, axes, next(iter(axes.values())))
     fixed = {axis.name for axis in definition.program.axes if axis.extent is not None}
     for turn, (rows, width) in enumerate(SHAPES[:count]):
         case = make_case(definition, rows, width, sets[turn % len(sets)], sizes)
@@ -122,21 +122,19 @@ def spread_cases(
         yield SpreadCase(replace(case, seed=3000 + turn), runs)
 
 
-def spread_norm(
-    definition: Definition, derived: Program | None, axes: Mapping[str, int], executor: Any
-) -> SpreadNorm:
+def spread_norm(definition: Definition, axes: Mapping[str, int], executor: Any) -> SpreadNorm:
     """The norm on simulated ranks. Raises `SpecError` for axes that cannot be spread."""
-    local, spread = local_definition(definition, axes)
-    own = backward(local) if derived is not None else None
-    programs = {"forward": local.program, "backward": own}
+    ranks = checked_ranks({axis: Simulated(count) for axis, count in axes.items()})
+    local, spread = local_definition(definition, axes, ranks.size)
+    derived = backward(local) if local.of else None
+    programs = {"forward": local.program, "backward": derived}
 
     def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         program = programs[direction]
         assert program is not None
         return spread_record(local, wanted_part(program, wanted), spread)
 
-    ranks = checked_ranks({axis: Simulated(count) for axis, count in axes.items()})
-    package = signature_package(local, own)
+    package = signature_package(local, derived)
     return SpreadNorm(package, spread, ranks, compiled, executors=lambda _: executor)
 
 

@@ -26,14 +26,14 @@ class Refused(ValueError):
 
 def checked_definition(source: Source, options: Options) -> Definition:
     """The definition that a check begins with. Raises `Refused`, and `SpecError` if it is none."""
-    from normgen.codegen.ranks import check_axes, local_definition
+    from normgen.codegen.ranks import local_definition
     from normgen.dsl import load_definition
     from normgen.dsl.syntax import parse
 
     _check_choices(options)
     definition = load_definition(source, attr_choices(parse(source), options.attrs or {})[0])
-    local, axes = local_definition(definition, options.shard or {})
-    check_axes(local, frozenset(axes))
+    for ranks in {*(options.shard or {}).values()}:
+        local_definition(definition, options.shard or {}, ranks)
     _check_sizes(definition.program, options.sizes or {})
     names = [tensor.name for tensor in (*definition.program.operands, *cotangent_tensors(definition))]
     for name in options.samples or {}:

@@ -189,7 +189,7 @@ class _Check:
             return
         count = ranks.QUICK if options.quick else len(ranks.SHAPES) if options.thorough else ranks.USUAL
         sets = (same_dtype(options.dtype),) if options.dtype else DTYPE_SETS
-        norm = ranks.spread_norm(definition, derived, axes, place.executor)
+        norm = ranks.spread_norm(definition, axes, place.executor)
         cases = ranks.spread_cases(definition, axes, options.sizes or {}, sets, count)
         subject = ranks.SpreadSubject(definition, derived, norm)
         yield from ranks.spread_rows(self.row, subject, cases, scalars, options.samples, place.name)

@@ -313,7 +313,7 @@ output y[..., D] = x / max[D](x * w)
 def test_what_cannot_be_spread_is_refused_with_a_place_and_a_cure(spec, axes, said):
     definition = written(spec) if "\n" in spec else bundled(spec)
     with pytest.raises(SpecError) as caught:
-        _, spread_axes = local_definition(definition, dict.fromkeys(axes, 3))
+        _, spread_axes = local_definition(definition, axes, 3)
         spread_program(definition, backward(definition), spread_axes)
     (fault,) = caught.value.diagnostics
     assert said in fault.message and fault.code == "spread"

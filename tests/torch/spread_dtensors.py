@@ -124,6 +124,18 @@ class _Gathered:
         private.all_gather = self._kept
 
 
+def dtensors_lie_as_their_shards():
+    """Images whose channels lie innermost stay so, in what every rank has and in what a DTensor says."""
+    mesh, norm = mesh_of_two(), nt.load("batchnorm")
+    images = torch.randn(4, 6, 8, 5).contiguous(memory_format=torch.channels_last)
+    own = images.chunk(2)[mesh.get_local_rank("tensor")]
+    got = norm(
+        DTensor.from_local(own, mesh, (Replicate(), Shard(0)), shape=images.shape, stride=images.stride())
+    )
+    assert got.to_local().is_contiguous(memory_format=torch.channels_last) and got.stride() == images.stride()
+    same(got.full_tensor(), norm(images))
+
+
 def dtensors_are_compiled():
     mesh = mesh_of_two()
     x, w = torch.randn(4, 9), torch.rand(9)

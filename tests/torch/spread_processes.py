@@ -19,6 +19,7 @@ from tests.torch.gloo import DEVICE
 from tests.torch.spread_dtensors import (
     dtensors_are_compiled,
     dtensors_are_not_gathered,
+    dtensors_lie_as_their_shards,
     gradients_of_dtensors_are_parts_where_they_are_sums,
     mesh_of_two,
     modules_take_dtensors,
@@ -272,25 +273,30 @@ def graphs_exchange_anew():
             same(one, own_run(other), 1e-4)
 
 
+# On CPUs and on GPUs.
+_ANYWHERE = (
+    specs_by_kernels,
+    calls_are_compiled,
+    norms_are_loaded_where_compilers_trace,
+    transforms_and_checkpoints,
+    gradients_are_parts_or_whole,
+    parts_are_added_up,
+    batch_norm_by_all_batches,
+    batch_norm_of_other_groups_and_types,
+    dtensors_are_not_gathered,
+    dtensors_are_compiled,
+    dtensors_lie_as_their_shards,
+    gradients_of_dtensors_are_parts_where_they_are_sums,
+    modules_take_dtensors,
+    ranks_that_differ_are_named,
+)
 # What processes check together, by how many they are; `SET` in the environment chooses.
 SETS = {
     "two": (
+        *_ANYWHERE,
         specs_in_float64,
-        specs_by_kernels,
-        calls_are_compiled,
-        norms_are_loaded_where_compilers_trace,
-        transforms_and_checkpoints,
         attrs_may_have_any_name,
         functions_are_copied_and_pickled,
-        gradients_are_parts_or_whole,
-        parts_are_added_up,
-        batch_norm_by_all_batches,
-        batch_norm_of_other_groups_and_types,
-        dtensors_are_not_gathered,
-        dtensors_are_compiled,
-        gradients_of_dtensors_are_parts_where_they_are_sums,
-        modules_take_dtensors,
-        ranks_that_differ_are_named,
         what_cannot_be_spread_is_refused,
     ),
     "four": (
@@ -303,21 +309,6 @@ SETS = {
         ranks_that_differ_are_named,
     ),
     "every": (specs_in_float64,),
-    "gpu": (
-        specs_by_kernels,
-        calls_are_compiled,
-        norms_are_loaded_where_compilers_trace,
-        transforms_and_checkpoints,
-        gradients_are_parts_or_whole,
-        parts_are_added_up,
-        batch_norm_by_all_batches,
-        batch_norm_of_other_groups_and_types,
-        dtensors_are_not_gathered,
-        dtensors_are_compiled,
-        gradients_of_dtensors_are_parts_where_they_are_sums,
-        modules_take_dtensors,
-        ranks_that_differ_are_named,
-        graphs_exchange_anew,
-    ),
+    "gpu": (*_ANYWHERE, graphs_exchange_anew),
 }
 CHECKS = SETS[os.environ.get(SET, "two")]

@@ -103,7 +103,7 @@ WIDE = (
 def test_ranks_are_right_within_the_bounds_of_the_norm(name, axis, count):
     definition = definition_of(name)
     derived = backward(definition)
-    norm = ranks.spread_norm(definition, derived, {axis: count}, HostExecutor(checked=True))
+    norm = ranks.spread_norm(definition, {axis: count}, HostExecutor(checked=True))
     case = make_case(definition, 4, 24, DTYPE_SETS[2])
     case = replace(case, rest=(case.extents["..."],) if axis == "..." else case.rest)
     each = ranks.SpreadCase(case, {axis: ranks.runs_of(case.extents[axis], count, 1)})

@@ -76,8 +76,7 @@ class LocalCall:
     def zeros(self) -> dict[str, Any]:
         """The wanted results, of zeros."""
         like = self.like
-        if like is None or not self.results:
-            return {}
+        assert like is not None, "what kernels make"
         stream = arrays.stream_of(like)
         return {n: arrays.zeros(like, shape, dtype, stream) for n, (shape, dtype) in self.results.items()}
 
@@ -141,7 +140,11 @@ class Stages:
         """The wanted results of a call by name. `every`: of each spread axis the lengths on all ranks."""
         record = self.record
         empty = {axis for axis in record.axes if call.lengths.axes.get(axis) == 0}
-        numbers = {**call.numbers, **local_numbers(record, call.lengths, every)}
+        numbers = {
+            **call.numbers,
+            **{name: float(every[axis].sum()) for name, axis in record.sizes},
+            **{name: float(call.lengths.axes.get(axis, 0)) for name, axis in record.lengths},
+        }
         counts = {name: call.memory.numbers(every[axis].tolist()) for name, axis in record.counts}
         hold: dict[str, Any] = {**call.operands, **counts}
         made = call.zeros()  # what a rank without elements leaves as it is
@@ -153,16 +156,6 @@ class Stages:
         hold |= self.merge.run(hold, numbers, made, call.types, ())
         self.apply.run(hold, numbers, made, call.types, empty)
         return made
-
-
-def local_numbers(
-    record: SpreadRecord, lengths: Lengths, every: Mapping[str, np.ndarray[Any, Any]]
-) -> dict[str, float]:
-    """The numbers that stages take for lengths: the global ones of spread axes, and those on a rank."""
-    return {
-        **{name: float(every[axis].sum()) for name, axis in record.sizes},
-        **{name: float(lengths.axes.get(axis, 0)) for name, axis in record.lengths},
-    }
 
 
 class _Told:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from normgen.launching.layout import REST, shape_of, solve
+from normgen.launching.layout import dimension_of, shape_of, solve
 from normgen.package.records import TensorRecord, dims_text
 from normgen.torch.calls import Wanted
+from normgen.torch.layouts import channels_last, empty_last
 from normgen.torch.local import LocalStep
 from normgen.torch.ranks.function import SpreadFunction
 from normgen.torch.ranks.loading import spread_or_none
@@ -76,37 +77,19 @@ class Shards:
                 continue
             shape = shape_of(record, lengths)
             placed = [self._place(record, cuts, len(shape)) for cuts in self.cuts]
-            lies = {"shape": torch.Size(shape), "stride": _strides(shape)}
+            like = torch.empty((), device="meta")
+            whole = empty_last(like, shape, like.dtype) if channels_last(result) else like.new_empty(shape)
+            lies = {"shape": whole.shape, "stride": whole.stride()}
             found.append(DTensor.from_local(result, self.mesh, placed, run_check=False, **lies))
         return tuple(found)
 
     @staticmethod
     def _place(record: TensorRecord, cuts: Cuts, dims: int) -> Any:
+        outer = [group[0] for group in record.dims]
         for cut in cuts:
-            found = _dimension(record, cut.axis, dims)
-            if found is not None:
-                return Shard(found + cut.turn)
+            if cut.axis in outer:
+                return Shard(dimension_of(record, cut.axis, dims) + cut.turn)
         return Replicate()
-
-
-def _dimension(record: TensorRecord, axis: str, dims: int) -> int | None:
-    """The first dimension of an array that is an axis, or several of which this is the outer one."""
-    at = 0
-    for group in record.dims:
-        if group[0] == axis:
-            return at
-        at += dims - len(record.dims) + 1 if group == (REST,) else 1
-    return None
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a contiguous tensor; what is cached elsewhere, compilers would warn of."""
-    strides: list[int] = []
-    step = 1
-    for length in reversed(shape):
-        strides.insert(0, step)
-        step *= max(length, 1)
-    return tuple(strides)
 
 
 def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | None:
@@ -135,8 +118,8 @@ def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | No
 
 
 def _cuts(step: Step, given: Sequence[tuple[str, Any]], at: int, ranks: int) -> Cuts:
-    """The axes along which tensors are cut over a dimension of the mesh. None where that is not to be kept:
-    states are cut in another way, or ranks have parts of groups."""
+    """The axes along which tensors are cut over a dimension of the mesh; none where that cannot be kept,
+    since ranks have parts of groups, or of the values of states."""
     cuts: list[Cut] = []
     for name, tensor in given:
         place = tensor.placements[at]
@@ -154,16 +137,12 @@ def _cuts(step: Step, given: Sequence[tuple[str, Any]], at: int, ranks: int) -> 
 def _cut_at(step: Step, record: TensorRecord, dim: int, shape: tuple[int, ...], ranks: int) -> Cut | None:
     """The axis of a dimension of an array. Of several axes it is the outer one, if all ranks have equal runs
     of it; None where they have not."""
-    at = 0
-    for group in record.dims:
-        count = len(shape) - len(record.dims) + 1 if group == (REST,) else 1
-        if at <= dim < at + count:
-            if len(group) == 1:
-                return Cut(group[0], group[0], dim - at)
-            lengths = solve([(record, shape)], step.direction.axes).axes
-            return Cut(group[0], dims_text((group,)), 0) if lengths[group[0]] % ranks == 0 else None
-        at += count
-    return None
+    starts = [dimension_of(record, group[0], len(shape)) for group in record.dims]
+    place = max(k for k, start in enumerate(starts) if start <= dim)
+    group, turn = record.dims[place], dim - starts[place]
+    if len(group) > 1 and solve([(record, shape)], step.direction.axes).axes[group[0]] % ranks:
+        return None
+    return Cut(group[0], dims_text((group,)), turn)
 
 
 def _function(step: LocalStep, names: Sequence[str], mesh: Any, at: int) -> SpreadFunction | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,12 +83,9 @@ class _Rank:
     def values(self, program: Program) -> Values:
         """The results of a local program, and new states as `update:<state>`. What is made of elements along
         an axis of which this rank has none is nothing."""
-        from dataclasses import replace
-
         from normgen.ir.reference import evaluate
 
-        given = {t.name for t in program.operands if t.role != "state"} | self.hold.keys()
-        updates = tuple(u for u in program.updates if u.state in given and not self._lacks([u.expr]))
+        updates = tuple(u for u in program.updates if u.state in self.hold and not self._lacks([u.expr]))
         results = [r for r in program.results if not self._lacks([r.expr], r.tensor)]
         local = replace(program, results=tuple(results), updates=updates)
         made = evaluate(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -88,18 +89,29 @@ class ProcessRanks:
         self._agreed.keep(key, found)
         return found
 
+    def added(self, part: torch.Tensor) -> torch.Tensor:
+        """The sum of what all ranks give, of the same shape and type, in the order and in the type that the
+        group adds in. Raises what `gather` does."""
+        total = part.clone(memory_format=torch.contiguous_format)
+        with self._meeting():
+            dist.all_reduce(total, group=self.group)
+        return total
+
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        group = self.group
-        size = dist.get_world_size(group)
-        made = tensor.new_empty(size * tensor.numel())
+        made = tensor.new_empty(self.size * tensor.numel())
         if tensor.numel():
-            try:
-                private.all_gather(made, tensor.reshape(-1), group=group)
-            except RuntimeError as fault:
-                raise PeerFault(
-                    f"a rank of group {self.name} is gone, or came too late: {str(fault).splitlines()[0]}"
-                ) from fault
-        return made.view(size, *tensor.shape)
+            with self._meeting():
+                private.all_gather(made, tensor.reshape(-1), group=self.group)
+        return made.view(self.size, *tensor.shape)
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as fault:
+            raise PeerFault(
+                f"a rank of group {self.name} is gone, or came too late: {str(fault).splitlines()[0]}"
+            ) from fault
 
 
 @cache

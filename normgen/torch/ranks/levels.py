@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from normgen.devices.executors import executor_of
-from normgen.package.direction import Direction, directions
+from normgen.package.direction import directions
 from normgen.package.records import Package
 from normgen.package.spread import SpreadRecord
 from normgen.runtime.planning.tuned import plan_tuned
@@ -17,17 +17,17 @@ from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.torch.levels import Level, compilation_of, operator_name
 from normgen.torch.ranks.group import ProcessRanks
 from normgen.torch.ranks.steps import SpreadStep
-from normgen.torch.steps import Derivative
+from normgen.torch.steps import Outline
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
     from normgen.codegen.ranks import Spread
-    from normgen.ir.program import Program
 
 
 @dataclass(frozen=True)
 class Where:
-    """The axes or dimensions that are spread, the ranks, and the operands whose gradients these add up."""
+    """The axes, or dimensions of several, that are spread over ranks; `whole`: the operands whose gradients
+    the ranks add up."""
 
     axes: tuple[str, ...]
     ranks: ProcessRanks
@@ -43,13 +43,13 @@ class Where:
 def first_spread_step(norm: SpreadNorm, where: Where) -> SpreadStep:
     """The forward of a norm on a rank."""
     package, name = norm.package, f"{operator_name(norm.package)}_{where.text}"
-    counts = dict.fromkeys(where.axes, where.ranks.size)
 
     def compilation() -> Compilation:
         from normgen.codegen.compilation import Compilation
         from normgen.codegen.ranks import local_definition
 
-        return Compilation(local_definition(compilation_of(package).definition, counts)[0])
+        definition = compilation_of(package).definition
+        return Compilation(local_definition(definition, where.axes, where.ranks.size)[0])
 
     spread = replace(where, axes=norm.axes)
     found = _SpreadLevel(name, 1, package, norm.directions, spread, compilation).first
@@ -70,24 +70,16 @@ class _SpreadLevel(Level):
         compilation: Callable[[], Compilation],
     ) -> None:
         super().__init__(name, order, package, compilation)
-        self._package, self._spread, self._where = package, spread, where
+        self._spread, self._where = spread, where
 
-    def _made(
-        self,
-        name: str,
-        direction: Direction,
-        program: Callable[[], Program],
-        derive: Callable[[], Derivative | None],
-        extra: tuple[str, ...],
-    ) -> SpreadStep:
+    def _made(self, outline: Outline) -> SpreadStep:
         def cut(wanted: tuple[str, ...]) -> Spread:
             from normgen.codegen.ranks import spread_program, wanted_part
 
             definition, where = self.compilation.definition, self._where
-            return spread_program(definition, wanted_part(program(), wanted), where.axes, where.whole)
+            return spread_program(definition, wanted_part(outline.program(), wanted), where.axes, where.whole)
 
-        spread = self._spread[direction.name]
-        return SpreadStep(name, self._package, spread, self._where.ranks, cut, program, derive, extra)
+        return SpreadStep(outline, self._spread[outline.direction.name], self._where.ranks, cut)
 
     def _level_of(self, made: Compilation) -> Level:
         from normgen.codegen.ranks import signature_package, spread_record, wanted_part

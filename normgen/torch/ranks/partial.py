@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from normgen.runtime.ranks.agreement import agree
 from normgen.runtime.ranks.group import RankCall, run_alone
@@ -30,9 +29,7 @@ def _sum(part: torch.Tensor, group: str) -> torch.Tensor:
 def _summed(part: torch.Tensor, ranks: ProcessRanks, meant: Mapping[str, str]) -> RankCall:
     yield from agree("a sum", meant, [], None)
     if part.numel() * part.element_size() * ranks.size > _GATHERED:
-        total = part.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ranks.group)
-        return total
+        return ranks.added(part)
     wide = torch.promote_types(part.dtype, torch.float32)
     parts = ranks.gather(part.contiguous())
     total = parts[0].to(wide)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from normgen.arrays.torch import resolved
 from normgen.launching.layout import shape_of
-from normgen.package.records import Package
 from normgen.runtime.ranks.direction import Run, SpreadDirection
 from normgen.runtime.ranks.group import run_alone
 from normgen.runtime.ranks.stages import HostMemory, LocalCall
@@ -20,11 +20,10 @@ from normgen.torch.errors import check_host, check_kinds, check_numbers, check_r
 from normgen.torch.float64 import dtype_of, element_types
 from normgen.torch.ranks.float64 import interpreted
 from normgen.torch.ranks.group import ProcessRanks, memory_of
-from normgen.torch.steps import Derivative, Step, without_data
+from normgen.torch.steps import Outline, Step, without_data
 
 if TYPE_CHECKING:
     from normgen.codegen.ranks import Spread
-    from normgen.ir.program import Program
 
 
 class SpreadStep(Step):
@@ -33,17 +32,13 @@ class SpreadStep(Step):
 
     def __init__(
         self,
-        name: str,
-        package: Package,
+        outline: Outline,
         spread: SpreadDirection,
         ranks: ProcessRanks,
         cut: Callable[[tuple[str, ...]], Spread],
-        program: Callable[[], Program],
-        derive: Callable[[], Derivative | None],
-        extra: tuple[str, ...] = (),
     ) -> None:
-        """`cut`: the local programs that give these results."""
-        super().__init__(name, package, spread.direction, program, derive, extra)
+        """`spread`: the direction on one rank; `cut`: the local programs that give these results."""
+        super().__init__(replace(outline, direction=spread.direction))
         self.spread, self.ranks = spread, ranks
         self._cut = cut
 
@@ -83,7 +78,7 @@ class SpreadStep(Step):
                 n: (shape_of(records[n], lengths), dtype_of(self.direction, n, types)) for n in wanted.names
             },
             types=types,
-            idle=not wanted.names,
+            idle=False,
         )
         made = self._cut(self.spread.computed(call))
         return call, lambda local, every: interpreted(self.direction, made, local, every)
