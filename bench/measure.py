@@ -189,7 +189,7 @@ def measure(seed: int, seconds: float, out: Path, commit: str = "", kinds: Seque
     executor = executor_of(DEVICE)
     clock, pools = DriverClock(executor), Pools()
     about = {"device": executor.device.name, "commit": commit or commit_of_tree()}
-    workers = max(1, (os.cpu_count() or 2) - 1)
+    workers = max(1, len(os.sched_getaffinity(0)) - 1)
     calls, lines, done = draw(seed, kinds), 0, 0
     with (
         ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool,

@@ -60,7 +60,9 @@ def run_alone(call: RankCall, ranks: Ranks) -> Any:
             told = call.send(answer)
         except StopIteration as stop:
             return stop.value
-        answer = np.asarray(ranks.gather(told))
+        answer = ranks.gather(told)
+        if isinstance(told, np.ndarray):
+            answer = np.asarray(answer)
         if answer.shape != (ranks.size, *told.shape) or answer.dtype != told.dtype:
             raise ValueError(
                 f"gather gave {answer.dtype} of shape {answer.shape} for {told.dtype} of shape {told.shape}: "

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from normgen.launching.launch import DeviceKey
+from normgen.launching.launch import HOST, DeviceKey
 from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
-from normgen.runtime.ranks.stages import HostMemory, Memory
 from normgen.torch import private
 
 _KEPT = 256  # calls that ranks have agreed on, for graphs
@@ -120,11 +119,11 @@ def ranks_by_name(name: str) -> ProcessRanks:
     return ProcessRanks(name)
 
 
-class DeviceMemory:
-    """Tensors on a GPU, for what ranks tell each other."""
+class TensorMemory:
+    """Tensors on a device, for what ranks tell each other."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device: DeviceKey = ("cuda", device.index or 0)
+        self.device: DeviceKey = HOST if device.type == "cpu" else (device.type, device.index or 0)
         self._device = device
 
     def zeros(self, size: int) -> Any:
@@ -133,16 +132,12 @@ class DeviceMemory:
 
     def numbers(self, values: Sequence[float]) -> Any:
         """Floats of these values, which take no copy from the host: a CUDA graph could not have one."""
-        return torch.cat([torch.full((1,), value, device=self._device) for value in values])
+        made = [torch.full((1,), value, dtype=torch.float32, device=self._device) for value in values]
+        return torch.cat(made)
 
     def contiguous(self, array: Any) -> Any:
         """An array whose elements lie one after the other."""
         return array.contiguous()
-
-
-def memory_of(device: torch.device) -> Memory:
-    """The memory for what ranks tell in a call of tensors that are there."""
-    return HostMemory() if device.type == "cpu" else DeviceMemory(device)
 
 
 def group_name(what: str, group: Any) -> str:

@@ -19,7 +19,7 @@ from normgen.torch.dtypes import NAMES
 from normgen.torch.errors import check_host, check_kinds, check_numbers, check_run
 from normgen.torch.float64 import dtype_of, element_types
 from normgen.torch.ranks.float64 import interpreted
-from normgen.torch.ranks.group import ProcessRanks, memory_of
+from normgen.torch.ranks.group import ProcessRanks, TensorMemory
 from normgen.torch.steps import Outline, Step, without_data
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SpreadStep(Step):
         request = self.spread.arguments.request(given, self._named(numbers))
         types = tuple((name, NAMES[dtype]) for name, dtype in wanted.types)
         device = next(each.device for each in given if each is not None)
-        return self.spread.asked(request._replace(wanted=wanted.names, types=types), memory_of(device))
+        return self.spread.asked(request._replace(wanted=wanted.names, types=types), TensorMemory(device))
 
     def _in_float64(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
         reads, records = self.direction.reads, self.direction.results
