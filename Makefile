@@ -15,6 +15,8 @@
 # KINDS         the classes of calls that `make measure` draws (default: all): KINDS="windows,few rows"
 # COUNT         how many calls `make heldout` draws, from SEED (default: 84)
 # HELDOUT_ARGS  further arguments of bench/heldout.py: --out heldout.jsonl --budget 300
+# NPROC         on how many GPUs `make bench-ranks` runs, a process for each (default: 2)
+# RANKS_ARGS    further arguments of bench/ranks.py: --out ranks.jsonl --seconds 300 --calls rmsnorm
 
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -25,6 +27,7 @@ LAUNCHERS ?= pycuda cuda-bindings
 SEED ?= 0
 SECONDS ?= 300
 COUNT ?= 84
+NPROC ?= 2
 KINDS ?=
 BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
@@ -34,7 +37,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
-.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu test-gpus docs test-docs screenshots lint format golden bench heldout measure fit wheel release clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu test-gpus docs test-docs screenshots lint format golden bench bench-ranks heldout measure fit wheel release clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -132,6 +135,9 @@ $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU
 	$(BENCH) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
 	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--page docs/performance.md --pictures docs/images)
+
+bench-ranks: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## norms whose axes are spread over GPUs: make bench-ranks NPROC=2
+	$(BENCH) -m torch.distributed.run --standalone --nproc-per-node $(NPROC) bench/ranks.py $(RANKS_ARGS)
 
 heldout: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## calls drawn at random beside every peer: make heldout SEED=7 COUNT=84
 	$(BENCH) bench/heldout.py --seed $(SEED) --count $(COUNT) $(HELDOUT_ARGS)
