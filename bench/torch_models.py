@@ -63,7 +63,7 @@ def _patched(fuse: bool = False) -> Callable[[torch.nn.Module], torch.nn.Module]
     def build(model: torch.nn.Module) -> torch.nn.Module:
         report = nt.patch(model, fuse=fuse)
         if fuse and not report.fused:
-            raise LookupError("no block of this model adds a residual before a norm")
+            raise LookupError("no norm of this model stands beside what it is fused with")
         return model
 
     return build
@@ -90,6 +90,7 @@ VARIANTS = (
     Variant("liger", _liger),
     Variant("compile", lambda model: model, "default"),
     Variant("normgen compile", _patched(), "default"),
+    Variant("normgen fused compile", _patched(fuse=True), "default"),
     Variant("reduce-overhead", lambda model: model, "reduce-overhead"),
     Variant("normgen reduce-overhead", _patched(), "reduce-overhead"),
 )

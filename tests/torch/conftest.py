@@ -126,3 +126,13 @@ def on_gpu():
         yield torch.device("cuda")
     torch.set_autocast_enabled("cuda", enabled)
     torch.set_autocast_dtype("cuda", dtype)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The activations that are called with their norm."""
+    from normgen.torch.patching import holding
+
+    found, computed = [], holding._computed
+    monkeypatch.setattr(holding, "_computed", lambda *given: found.append(given[1].name) or computed(*given))
+    return found

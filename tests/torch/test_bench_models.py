@@ -54,7 +54,14 @@ def test_what_has_no_time_left_is_a_dash_and_unknown_names_are_mistakes(bench, t
     assert "--models: no bert: there are llama, resnet, unet" in capsys.readouterr().err
 
 
+FUSED = {
+    "resnet": {"batchnorm and relu (1)", "batchnorm and relu (bn1, bn2); batchnorm, sum and relu (bn3)"},
+    "unet": {"groupnorm and silu (norm1, norm2)", "groupnorm and silu (norm)"},
+}
+
+
 @pytest.mark.parametrize(("name", "spec"), (("resnet", "batchnorm"), ("unet", "groupnorm")))
-def test_stand_ins_have_the_norms_of_their_models(bench, name, spec):
-    report = nt.patch(bench.SUBJECTS[name]("cpu", True).model)
+def test_stand_ins_have_the_norms_of_their_models_and_what_follows_them(bench, name, spec):
+    report = nt.patch(bench.SUBJECTS[name]("cpu", True).model, fuse=True)
     assert {each.spec for each in report.replaced} == {spec} and not report.left
+    assert {each.spec for each in report.fused} == FUSED[name]

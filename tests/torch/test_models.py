@@ -134,18 +134,20 @@ def _unet_loss(model):
     return functional.mse_loss(model(x, torch.tensor([3, 70])).sample, noise)
 
 
+@pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, FLOAT32), (torch.float64, FLOAT64)])
 @pytest.mark.parametrize(
-    ("name", "loss", "rate", "spec", "norm"),
+    ("name", "loss", "rate", "spec", "norm", "blocks"),
     [
-        ("resnet", _resnet_loss, 0.003, "batchnorm", torch.nn.BatchNorm2d),
-        ("unet", _unet_loss, 0.05, "groupnorm", torch.nn.GroupNorm),
+        ("resnet", _resnet_loss, 0.003, "batchnorm", torch.nn.BatchNorm2d, 5),
+        ("unet", _unet_loss, 0.05, "groupnorm", torch.nn.GroupNorm, 9),
     ],
 )
-def test_models_of_images(name, loss, rate, spec, norm, dtype, bound, request):
+def test_models_of_images(name, loss, rate, spec, norm, blocks, dtype, bound, fuse, request):
     model = copy.deepcopy(request.getfixturevalue(name)).to(dtype)
     theirs = _train(model, loss, False, rate)
-    ours = _train(model, loss, True, rate)
+    ours = _train(model, loss, True, rate, fuse=fuse)
+    assert len(ours.report.fused) == (blocks if fuse else 0)
     assert {each.spec for each in ours.report.replaced} == {spec} and not ours.report.left
     assert len(ours.report.replaced) == sum(isinstance(each, norm) for each in model.modules())
     _compare(ours, theirs, bound / (10 if name == "unet" else 1), bound)

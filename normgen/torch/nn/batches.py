@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,18 +34,33 @@ class Forward(Whole):
         if not isinstance(input, torch.Tensor):
             return instead(self, input=input)
         self._check_input_dim(input)
-        alone = self._is_alone()
         # Without values there are no statistics.
-        if (alone and not input.numel()) or not has_kernels(input):
+        if (self._is_alone() and not input.numel()) or not has_kernels(input):
             return self._without_kernels(input)
-        tracked = self.training and self.track_running_stats
-        read = tracked or not self.training
-        mean, var = (self.running_mean, self.running_var) if read else (None, None)
-        training = self.training or (mean is None and var is None)
-        _check(self, input, training, alone)
-        momentum = _momentum(self, tracked)
-        numbers = {"momentum": momentum, "eps": self.eps}
-        return with_statistics(self._norm(training), input, self.weight, self.bias, (mean, var), **numbers)
+        return normalized(self, self._norm, input)
+
+
+def normalized(
+    module: Any,
+    norm: Callable[[bool], NormFunction],
+    input: torch.Tensor,
+    *others: torch.Tensor,
+    **attrs: float,
+) -> torch.Tensor:
+    """What a norm makes of an input by the parameters and the running statistics of a module, which follow.
+
+    `norm`: by whether it normalizes by the statistics of the input. `others`, `attrs`: its inputs
+    and attrs beside those of batch normalization. Refuses what PyTorch refuses.
+    """
+    tracked = module.training and module.track_running_stats
+    read = tracked or not module.training
+    states = (module.running_mean, module.running_var) if read else (None, None)
+    training = module.training or (states[0] is None and states[1] is None)
+    _check(module, input, training, module._is_alone())
+    numbers = {"momentum": _momentum(module, tracked), "eps": module.eps, **attrs}
+    operands = (input, *others, module.weight, module.bias)
+    made: torch.Tensor = with_statistics(norm(training), operands, states, **numbers)
+    return made
 
 
 def _check(module: Any, input: torch.Tensor, training: bool, alone: bool) -> None:

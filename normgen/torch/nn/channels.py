@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from normgen.torch.function import NormFunction
 from normgen.torch.loading import function
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
@@ -54,10 +55,15 @@ class LocalResponseNorm(Whole, torch.nn.LocalResponseNorm):
 
 def grouped(spec: str, module: Any, input: torch.Tensor) -> torch.Tensor:
     """A norm of groups of channels, with the attributes of a `GroupNorm`. Refuses what PyTorch refuses."""
+    made: torch.Tensor = grouping(spec, module, input)(input, module.weight, module.bias, eps=module.eps)
+    return made
+
+
+def grouping(spec: str, module: Any, input: torch.Tensor) -> NormFunction:
+    """What normalizes an input by the groups of a `GroupNorm`. Refuses what PyTorch refuses."""
     if input.dim() < 2:
         raise RuntimeError(f"expected at least 2 dimensions for input tensor but received {input.dim()}")
     check_channels(module.num_channels, 1, input)
     in_group = module.num_channels // module.num_groups
     check_several((input.shape[0] * in_group, *input.shape[2:]), "value per channel", input)
-    norm = function(spec, groups=module.num_groups)
-    return norm(input, module.weight, module.bias, eps=module.eps)
+    return function(spec, groups=module.num_groups)

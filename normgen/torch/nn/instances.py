@@ -35,7 +35,7 @@ class _Apply(Whole):
                 return norm(input, self.weight, self.bias, **numbers)
             norm = function(INSTANCE_NORM)
             numbers["momentum"] = 0.0 if self.momentum is None else self.momentum
-        return with_statistics(norm, input, self.weight, self.bias, (mean, var), **numbers)
+        return with_statistics(norm, (input, self.weight, self.bias), (mean, var), **numbers)
 
 
 class InstanceNorm1d(_Apply, torch.nn.InstanceNorm1d):

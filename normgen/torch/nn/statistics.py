@@ -27,17 +27,16 @@ def narrowed(states: States, wide: States) -> None:
 
 def with_statistics(
     norm: NormFunction,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    operands: Sequence[torch.Tensor | None],
     states: States,
     **numbers: float,
 ) -> Any:
-    """The norm of `x`. What it makes of its states, a running mean and variance, is in these afterwards."""
+    """The norm of inputs and params, `operands`. What it makes of its states, a running mean and variance, is
+    in these afterwards."""
     for state in states:
         if state is not None and state.dtype in _HALVES:
             wide = widened(states)
-            y = norm(x, weight, bias, *wide, **numbers)
+            y = norm(*operands, *wide, **numbers)
             narrowed(states, wide)
             return y
-    return norm(x, weight, bias, *states, **numbers)
+    return norm(*operands, *states, **numbers)

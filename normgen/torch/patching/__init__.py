@@ -10,7 +10,10 @@ that the module is given:
 - `redirecting`: a forward that calls norms of `torch.nn.functional` calls those of `functional.py` instead.
   `rewriting.py` writes it anew from its source.
 
-`fusing.py` then joins residual adds and the norms behind them.
+With `fuse`, two more change the blocks that norms are in. `fusing.py` joins residual adds and the RMSNorms
+behind them. `joining.py` joins batch and group norms and the activations behind them: `joints.py` finds both
+in the source of a block (`sources.py` and `syntax.py` read it), `activations.py` and `joined.py` have the
+specs, and `holding.py` is what the block calls.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def batch_norm(
     if not _has_kernels(input) or not _is_sound(input, states, training, eps):
         return functional.batch_norm(input, *states, weight, bias, training, momentum, eps)
     norm = function("batchnorm", training=bool(training))
-    return with_statistics(norm, input, weight, bias, states, momentum=float(momentum), eps=eps)
+    return with_statistics(norm, (input, weight, bias), states, momentum=float(momentum), eps=eps)
 
 
 def group_norm(

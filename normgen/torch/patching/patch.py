@@ -23,12 +23,14 @@ from normgen.torch.patching.dropins import (
     wraps_super,
 )
 from normgen.torch.patching.fusing import fused, fusible
+from normgen.torch.patching.joining import Found, joinable, joining
 from normgen.torch.patching.lookalikes import Likeness, likeness, settings_of, shapes_of
 from normgen.torch.patching.probes import PAIRS, Pair
 from normgen.torch.patching.report import Left, Replaced, Report
 from normgen.torch.patching.selection import Only, Predicate, selector
 
 KEEP, ONCE = "keep", "once"
+ONCE_ROUNDED = "rounds less often in bfloat16, float16"
 
 
 def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = False) -> Report:
@@ -47,8 +49,10 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
     the report says where.
     `only`: a glob pattern of module names, a type, a function of a name and a module, or several of these of
     which one has to hold. None: all modules.
-    `fuse`: whether blocks that add a residual and then normalize the sum do both in one kernel. A block is
-    known by the source of its forward, and the norm in it must be one that was replaced.
+    `fuse`: whether norms that were replaced are computed with what stands beside them in a block: RMSNorms
+    with the residual add before them, batch and group norms with the activation behind them, and a residual
+    add between. A block is known by the source of its forward; neighbours in a Sequential are seen too. A
+    norm whose result anything else reads stays as it is.
 
     Raises TypeError and ValueError for what it cannot take, before anything is changed.
     """
@@ -68,7 +72,7 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
     for _, module, found in decisions:
         if isinstance(found, _Change):
             module.__class__ = found.cls
-    blocks = _fuse(model, chosen) if fuse else ()
+    blocks = (*_fuse(model, chosen), *_join(model, chosen, dtype == KEEP)) if fuse else ()
     return Report(
         type(model).__name__,
         replaced=tuple(
@@ -109,6 +113,33 @@ def _fuse(model: Module, chosen: Predicate) -> tuple[Replaced, ...]:
             done.append(Replaced(name, cls.__name__, f"sum and {spec} ({norm})"))
             block.__class__ = fused(cls, norm, spec)
     return tuple(done)
+
+
+def _join(model: Module, chosen: Predicate, rounded: bool) -> tuple[Replaced, ...]:
+    """Join the norms of blocks that are chosen with what follows them."""
+    done = []
+    for name, block in list(model.named_modules()):
+        cls: Any = type(block)
+        found = [
+            each
+            for each in joinable(block)
+            if chosen(f"{name}.{each.norm}".lstrip("."), block.get_submodule(each.norm))
+        ]
+        if found:
+            done.append(Replaced(name, cls.__name__, _shown(block, found), "" if rounded else ONCE_ROUNDED))
+            pairs = tuple(dict.fromkeys((each.norm, each.activation) for each in found))
+            block.__class__ = joining(cls, pairs, rounded)
+    return tuple(done)
+
+
+def _shown(block: Module, found: Iterable[Found]) -> str:
+    """The specs of norms and what they are joined with, each with the names of the norms."""
+    names: dict[str, list[str]] = {}
+    for each in found:
+        base: Any = base_of(type(block.get_submodule(each.norm)))
+        parts = f"{SPECS[base.__name__]}, sum" if each.added else SPECS[base.__name__]
+        names.setdefault(f"{parts} and {each.kind}", []).append(each.norm)
+    return "; ".join(f"{what} ({', '.join(dict.fromkeys(norms))})" for what, norms in names.items())
 
 
 def _named(model: Module) -> dict[Module, list[str]]:

@@ -32,7 +32,7 @@ class Left:
 class Report:
     """What a call of `patch` did. Printed, modules of one kind share a line.
 
-    `fused`: blocks whose residual add and norm are one kernel now. `already`: names of modules that an
+    `fused`: blocks whose norms are computed with what stands beside them. `already`: names of modules that an
     earlier call had replaced.
     """
 

@@ -1,0 +1,154 @@
+"""Blocks with batch and group norms joined with the activation behind them, and a residual add between.
+
+What is joined is known by the source of a block's forward, and of methods that this calls (`joints.py`), or
+as neighbours in a Sequential. `holding.py` has what is called instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from inspect import isfunction
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import Module
+
+from normgen.torch.patching import holding, joints
+from normgen.torch.patching.activations import follower
+from normgen.torch.patching.classes import Patched, make_class
+from normgen.torch.patching.joints import Joint
+from normgen.torch.patching.sources import FORWARD, compiled, definition_of, scope_of
+
+Pairs = tuple[tuple[str, str], ...]  # names of norms and of their activations
+
+
+class Found(NamedTuple):
+    """A norm of a block and what it is joined with. `activation`: its name in the block; `kind`: which it
+    is."""
+
+    norm: str
+    activation: str
+    kind: str
+    added: bool
+
+
+def joinable(block: Module) -> tuple[Found, ...]:
+    """What can be joined in a block."""
+    cls: Any = type(block)
+    if isinstance(block, Patched) or FORWARD in vars(block):
+        return ()
+    return tuple(_neighbours(block) if _is_sequence(cls) else _fitting(block, _joints(cls)))
+
+
+@cache
+def joining(original: type[Module], pairs: Pairs, rounded: bool) -> type[Module]:
+    """A class of blocks with these norms and activations joined. `rounded`: whether what stands between is
+    rounded to the type of the norm's input, as before."""
+    join = holding.join if rounded else holding.join_once
+    if _is_sequence(original):
+        members = {FORWARD: _forward({name for name, _ in pairs}, join)}
+    else:
+        members = {}
+        for method in _methods(original):
+            made = _rewritten(original, method, pairs, join)
+            members |= {} if made is None else {method: made}
+    return make_class(original, (original,), (joining, original, pairs, rounded), members)
+
+
+def _rewritten(cls: type[Module], method: str, pairs: Pairs, join: Any) -> Callable[..., Any] | None:
+    """A method with the joints of these pairs; None where it has none."""
+    definition, found = _read(cls, method)
+    done: set[ast.Call] = set()
+    for joint in found:
+        norms = {norm for norm, activation in pairs if activation == joint.activation}
+        if joint.call not in done and norms & {each.norm for each in joint.producers}:
+            done.add(joint.call)
+            joints.join(joint, norms)
+    if definition is None or not done:
+        return None
+    named = {
+        joints.HOLD: holding.hold,
+        joints.ADD: holding.add,
+        joints.ADD_TO: holding.add_to,
+        joints.JOIN: join,
+    }
+    return compiled(cls, definition, named, method)
+
+
+def _forward(norms: set[str], join: Any) -> Callable[..., Any]:
+    """The forward of a Sequential. `norms`: those that are joined with what comes next."""
+
+    def forward(self: Any, input: Any) -> Any:
+        modules = list(self._modules.items())
+        for (name, module), (_, after) in zip(modules, [*modules[1:], ("", None)], strict=True):
+            if isinstance(input, holding.Held):
+                input = join(module, input)
+            else:
+                input = holding.hold(module, after, None, input) if name in norms else module(input)
+        return input
+
+    return forward
+
+
+def _is_sequence(cls: type[Module]) -> bool:
+    return bool(cls.forward is torch.nn.Sequential.forward)
+
+
+def _neighbours(block: Module) -> Iterator[Found]:
+    for (name, norm), (after, activation) in pairwise(block._modules.items()):
+        kind = follower(activation)
+        if holding.is_joinable(norm) and kind is not None:
+            yield Found(name, after, kind.name, False)
+
+
+def _fitting(block: Module, found: tuple[Joint, ...]) -> Iterator[Found]:
+    """The joints of a class whose modules are such in this block."""
+    done = set()
+    for joint in found:
+        kind = joint.function or _kind(getattr(block, joint.activation, None))
+        norms = [each.norm for each in joint.producers if _is_held(block, each)] if kind else []
+        if norms and joint.call not in done:
+            done.add(joint.call)
+            yield from (Found(norm, joint.activation, kind, joint.sum is not None) for norm in norms)
+
+
+def _kind(activation: Any) -> str:
+    found = follower(activation)
+    return "" if found is None else found.name
+
+
+def _is_held(block: Module, producer: joints.Producer) -> bool:
+    source = getattr(block, producer.source, None) if producer.source else None
+    fresh = not producer.source or isinstance(source, holding.FRESH)
+    return fresh and holding.is_joinable(getattr(block, producer.norm, None))
+
+
+@cache
+def _joints(cls: type[Module]) -> tuple[Joint, ...]:
+    return tuple(joint for method in _methods(cls) for joint in _read(cls, method)[1])
+
+
+def _read(cls: type[Module], method: str) -> tuple[ast.FunctionDef | None, list[Joint]]:
+    """The syntax of a method, and the joints in it."""
+    definition = definition_of(cls, method)
+    return definition, [] if definition is None else joints.joints(definition, scope_of(cls, method))
+
+
+def _methods(cls: type[Module]) -> tuple[str, ...]:
+    """The forward of a class, and methods of its own that are called from there."""
+    found = [FORWARD]
+    for method in found:
+        definition = definition_of(cls, method)
+        for node in () if definition is None else ast.walk(definition):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                    found += [name] if name not in found and _is_method(cls, name) else []
+    return tuple(found)
+
+
+def _is_method(cls: type[Module], name: str) -> bool:
+    home: Mapping[str, Any] = next((vars(base) for base in cls.__mro__ if name in vars(base)), {})
+    return isfunction(home.get(name)) and not hasattr(Module, name)

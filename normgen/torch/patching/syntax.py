@@ -1,0 +1,165 @@
+"""Questions about statements and expressions of Python."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+Body = list[ast.stmt]
+
+
+def bodies(body: Body, loop: bool) -> Iterator[tuple[Body, bool]]:
+    """Lists of statements that run one after the other, and whether each is repeated. What exceptions may
+    leave early is not among them."""
+    yield body, loop
+    for statement in body:
+        if isinstance(statement, (ast.If, ast.With, ast.For, ast.While)):
+            again = loop or isinstance(statement, (ast.For, ast.While))
+            yield from bodies(statement.body, again)
+            yield from bodies(getattr(statement, "orelse", []), loop)
+
+
+_BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The expressions of a statement, without those of statements and functions within it."""
+    waiting: list[ast.AST] = [] if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else [statement]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [each for each in ast.iter_child_nodes(node) if not isinstance(each, _BLOCKS)]
+
+
+def looks_at_names(definition: ast.FunctionDef) -> bool:
+    """Whether a method shares its names with others, or asks for them at run time."""
+    return any(
+        isinstance(node, (ast.Global, ast.Nonlocal))
+        or (isinstance(node, ast.Name) and node.id in ("locals", "vars", "eval", "exec"))
+        for node in ast.walk(definition)
+    )
+
+
+def captured_names(definition: ast.FunctionDef) -> set[str]:
+    """The names in functions within a method."""
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)
+    within = (node for node in ast.walk(definition) if isinstance(node, inner) and node is not definition)
+    return {each.id for node in within for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+class OwnCall(NamedTuple):
+    """A call of an attribute of self on one value and nothing else."""
+
+    call: ast.Call
+    attribute: str
+    value: ast.expr
+
+
+def own_call(value: ast.expr | None) -> OwnCall | None:
+    """What such a call consists of; None where it is none."""
+    match value:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attr), args=[arg], keywords=[]):
+            return None if isinstance(arg, ast.Starred) else OwnCall(value, attr, arg)
+    return None
+
+
+def attribute_called(value: ast.expr | None) -> str:
+    """The attribute of self whose call a value is; "" where it is none."""
+    found = own_call(value)
+    return "" if found is None else found.attribute
+
+
+def target_of(statement: ast.stmt) -> str:
+    """The one name that a statement gives a value."""
+    match statement:
+        case (
+            ast.Assign(targets=[ast.Name(id=name)])
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
+        ):
+            return name
+    return ""
+
+
+def value_of(statement: ast.stmt) -> ast.expr | None:
+    """What a statement gives a name, or returns."""
+    return statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)) else None
+
+
+class Term(NamedTuple):
+    """A term of a sum of two. `after`: whether something is computed after it and before the sum is."""
+
+    sum: ast.BinOp
+    value: ast.expr
+    other: ast.expr
+    after: bool
+
+
+def terms(value: ast.expr | None) -> list[Term]:
+    """The terms of a sum of two; none where it is no such sum."""
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+        return []
+    left, right = value.left, value.right
+    # A name on the right has its value before what is on the left is computed.
+    return [
+        Term(value, left, right, not is_plain(right)),
+        Term(value, right, left, isinstance(right, ast.Name) and not is_plain(left)),
+    ]
+
+
+def is_plain(value: ast.expr) -> bool:
+    """Whether it is there without being computed."""
+    return isinstance(value, (ast.Name, ast.Constant))
+
+
+def is_quiet(statement: ast.stmt) -> bool:
+    """Whether a statement only gives names other values, or does so where a condition holds."""
+    if isinstance(statement, ast.If):
+        return all(is_quiet(each) for each in (*statement.body, *statement.orelse))
+    return isinstance(statement, ast.Pass) or bool(target_of(statement))
+
+
+def is_first(call: ast.Call, statement: ast.stmt) -> bool:
+    """Whether a call is what a statement computes first, and all that comes later is done to its result."""
+    if not isinstance(statement, ast.Return) and not target_of(statement):
+        return False
+    value = value_of(statement)
+    while isinstance(value, ast.Call) and value is not call:
+        plain = (
+            len(value.args) == 1 and not value.keywords and isinstance(value.func, (ast.Name, ast.Attribute))
+        )
+        value = value.args[0] if plain else None
+    return value is call
+
+
+def giver(body: Body, at: int, value: ast.expr, name: str) -> str:
+    """The attribute of self whose result a norm is given, where nothing else has it: as it is computed in the
+    call, or by the statement before under the name that the norm's result takes."""
+    if isinstance(value, ast.Name) and value.id == name and at and target_of(body[at - 1]) == name:
+        return attribute_called(value_of(body[at - 1]))
+    return attribute_called(value)
+
+
+def mentions(node: ast.AST, name: str) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+
+
+def place(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def end_of(statement: ast.stmt) -> tuple[int, int]:
+    return statement.end_lineno or 0, statement.end_col_offset or 0
+
+
+def name_node(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def attribute_node(name: str) -> ast.Attribute:
+    return ast.Attribute(name_node("self"), name, ast.Load())
+
+
+def copied(node: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(node), mode="eval").body
