@@ -60,3 +60,44 @@ def test_blocks_of_diffusers(calls):
     given = images(), torch.randn(3, 6, dtype=torch.float64)
     torch.testing.assert_close(ours(*given), theirs(*given))
     assert calls == ["silu", "silu"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("make", (Basic, Summed, JOINED["sequential"][0]))
+def test_tracers_see_modules_of_pytorch_and_export_sees_what_is_joined(make):
+    theirs, ours, _ = fused(make().double().eval())
+    x = images()
+    want = theirs(x)
+    torch.testing.assert_close(torch.fx.symbolic_trace(ours)(x), want)
+    torch.testing.assert_close(torch.jit.trace(ours, x)(x), want)
+    exported = torch.export.export(ours, (x,))
+    torch.testing.assert_close(exported.module()(x), want)
+    targets = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert [name for name in targets if name.startswith("normgen.")]
+    assert not [name for name in targets if "aten.relu" in name or "hardtanh" in name]
+
+
+def test_gradients_of_samples():
+    theirs, ours, _ = fused(Basic().double().eval())
+    x = images()
+    parameters = {name: p.detach() for name, p in theirs.named_parameters()}
+    got, want = (
+        torch.vmap(torch.func.grad(_loss), in_dims=(None, 0, None))(parameters, x, each)
+        for each in (ours, theirs)
+    )
+    torch.testing.assert_close(got, want)
+
+
+def _loss(parameters, x, module):
+    return torch.func.functional_call(module, parameters, (x[None],)).sin().sum()
+
+
+def test_a_sequential_is_cut_and_grows_as_before(calls):
+    theirs, ours, _ = fused(JOINED["sequential"][0]().double().eval())
+    x = images()
+    torch.testing.assert_close(ours[:2](x), theirs[:2](x))
+    assert not calls
+    for each in (theirs, ours):
+        each.insert(1, torch.nn.Conv2d(4, 4, 1, bias=False).double())
+        torch.nn.init.ones_(each[1].weight)
+    torch.testing.assert_close(ours(x), theirs(x))

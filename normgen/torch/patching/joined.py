@@ -15,10 +15,9 @@ _NORMS = {
 
 attr   training: bool = true   "false normalizes by the running statistics"
 attr   momentum = 0.1          "share of the new batch in the running statistics"
-attr   eps >= 0 = 1e-5         "added to the variance"
-{attrs}
-input  x[B, C, ...]
-{added}
+attr   eps >= 0 = 1e-5         "added to the variance"{attrs}
+
+input  x[B, C, ...]{added}
 param  w[C] = 1                "gain"
 param  b[C] = 0                "bias"
 state  running_mean[C] = 0     "moving average of the batch means"
@@ -37,12 +36,11 @@ update running_var  = lerp(running_var, unbiased, momentum)  if training else ru
     GROUP: """norm {name} "Group normalization over channel groups and space, then {what}."
 
 attr   groups: int >= 1        "must divide the channel count"
-attr   eps >= 0 = 1e-5         "added to the variance"
-{attrs}
+attr   eps >= 0 = 1e-5         "added to the variance"{attrs}
+
 axis   G = groups              # C is inferred: channels / groups
 
-input  x[B, (G C), ...]
-{added}
+input  x[B, (G C), ...]{added}
 param  w[(G C)] = 1            "gain"
 param  b[(G C)] = 0            "bias"
 
@@ -79,12 +77,12 @@ def joined_spec(norm: str, activation: str, added: bool, rounded: bool) -> str:
 @cache
 def _text(norm: str, activation: str, added: bool, rounded: bool) -> str:
     follows = ACTIVATIONS[activation]
-    parts = (norm, *(("added",) if added else ()), activation, *(() if rounded else ("once",)))
+    then = "_".join((*(("add",) if added else ()), activation, *(() if rounded else ("once",))))
     return _NORMS[norm].format(
-        name="_".join(parts),
+        name=f"{norm}_then_{then}",
         what=f"{'a residual add and ' if added else ''}{follows.title}",
-        attrs=follows.attrs,
-        added=f'input  residual{_CHANNELS[norm]}  "is added to what is normalized"' if added else "",
+        attrs=f"\n{follows.attrs}" if follows.attrs else "",
+        added=f'\ninput  residual{_CHANNELS[norm]}  "added to the normalized x"' if added else "",
         v=_BETWEEN[added, rounded],
         value=follows.value,
     )
