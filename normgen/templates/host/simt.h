@@ -185,6 +185,8 @@ SIMT_INLINE void normgen_bulk_wait(int pending_groups, const void* arrival, int 
   simt_bulk_wait(pending_groups, line);
 }
 
+SIMT_INLINE long long normgen_nanoseconds() { return simt_nanoseconds(); }
+
 // What a hint to the caches is about: memory of the launch, which is not touched.
 SIMT_INLINE void normgen_named(const void* address, unsigned long long bytes) { simt_named(address, bytes); }
 

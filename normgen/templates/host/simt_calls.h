@@ -31,6 +31,7 @@ void simt_phase(const void* arrival, int parity, int line);
 void simt_grid_barrier(int line);
 void simt_fence();
 void simt_sleep(int line);
+long long simt_nanoseconds();
 void* simt_remote_shared(const void* local, unsigned rank, int line);
 void simt_async_copy(void* shared, const void* global, int bytes);
 void simt_named(const void* address, uint64_t bytes);

@@ -1,5 +1,8 @@
 // What a thread calls and may have to wait at: warp collectives, barriers, remote shared memory,
 // asynchronous copies.
+#include <sched.h>
+#include <time.h>
+
 #include "simt_state.h"
 
 namespace {
@@ -154,6 +157,14 @@ void simt_sleep(int line) {
   current->line = line;
   current->status = ASLEEP;
   simt_yield();
+}
+
+// The time, for waits that end. Who asks for it waits for another process, which is to run first.
+long long simt_nanoseconds() {
+  sched_yield();
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
 void* simt_remote_shared(const void* local, unsigned rank, int line) {

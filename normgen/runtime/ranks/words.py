@@ -1,0 +1,100 @@
+"""Exchanges by words in peers' memory: launches of the kernels that make them (`templates/ranks/words.cu`), and
+what ranks must know of each other's buffers.
+
+It takes ranks that can store into each other's memory: those of one node. How they come to buffers is for
+those who know a library that has them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from normgen.dtypes import DTYPES
+from normgen.launching.launch import Launch
+from normgen.package.device_functions import includes
+
+MOST_RANKS = 8
+THREADS = 256
+CHUNK = 4 * THREADS  # words that a block exchanges at once
+MOST_BLOCKS = 64  # so that many exchanges at the same time leave room for others
+COUNTERS = 4  # of a channel, of 4 bytes: its epoch, chunks taken, blocks done, whether it has given up
+ADDED = ("f32", "bf16", "f16")  # what is added up: a word has one element or two
+_FORMAT = "PP" + "P" * MOST_RANKS + "PP" + "qqq" + "i"
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Where one exchange after the other is made, as a rank sees it: addresses in the memory of its device.
+    All ranks make those of a channel in the same order."""
+
+    slots: tuple[int, ...]  # of this channel in the buffer of each rank: words, [2, ranks, capacity]
+    counters: int  # 4-byte numbers, of 0 at first
+    fault: int  # a word that becomes what `PeerLate` reads, of 0 at first
+    capacity: int  # words that a rank can tell at once
+    rank: int
+
+    def packed(self, given: int, made: int, count: int, seconds: float) -> bytes:
+        """The arguments of an exchange of `count` elements, from one address to another. `seconds`: how long
+        to wait for a word."""
+        absent = (0,) * (MOST_RANKS - len(self.slots))
+        patience = min(int(seconds * 1e9), 2**62)
+        where = given, made, *self.slots, *absent, self.counters, self.fault
+        return struct.pack(_FORMAT, *where, count, self.capacity, patience, self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLate:
+    """Who did not deliver: what a kernel has recorded of the first wait that it gave up."""
+
+    rank: int
+    place: int
+    epoch: int
+
+    @classmethod
+    def of(cls, word: int) -> PeerLate | None:
+        """That of a record; None where it is empty."""
+        rank = word >> 32 & 0xFF
+        return cls(rank - 1, word >> 40, word & 0xFFFFFFFF) if rank else None
+
+
+def channel_words(ranks: int, capacity: int) -> int:
+    """The words of a channel in the buffer of a rank."""
+    return 2 * ranks * capacity
+
+
+def words_of(count: int, dtype: str) -> int:
+    """The words that so many elements take."""
+    return -(-count * DTYPES[dtype].bytes // 4)
+
+
+def gather_launch(ranks: int, count: int) -> Launch:
+    """Have what all ranks tell: [count] floats become [ranks, count]."""
+    return _launch("normgen_gather_words", ranks, "f32", _blocks(count))
+
+
+def sum_launch(ranks: int, count: int, dtype: str) -> Launch:
+    """Have the sum of what all ranks have: `count` elements of a type of `ADDED`, added up in float32 and in
+    the order of ranks."""
+    return _launch("normgen_sum_words", ranks, dtype, _blocks(words_of(count, dtype)))
+
+
+def _blocks(words: int) -> int:
+    return max(1, min(MOST_BLOCKS, -(-words // CHUNK)))
+
+
+@cache
+def _launch(entry: str, ranks: int, dtype: str, blocks: int) -> Launch:
+    head = includes(("peers.cuh", "vector.cuh"))
+    constants = (
+        f"constexpr int RANKS = {ranks}, THREADS = {THREADS};\nusing Element = {DTYPES[dtype].c_type};\n"
+    )
+    text = f"{head}\n{constants}\n{_text()}"
+    return Launch(text, entry, (blocks, 1, 1), (THREADS, 1, 1), 0, _FORMAT, (), (), ())
+
+
+@cache
+def _text() -> str:
+    return (resources.files("normgen") / "templates" / "ranks" / "words.cu").read_text(encoding="utf-8")

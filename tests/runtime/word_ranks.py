@@ -1,0 +1,166 @@
+"""Ranks that exchange by words, each a process with the kernels of the host: their buffers are files that all
+have in their memory.
+
+python -m tests.runtime.word_ranks TASK RANK RANKS FOLDER writes to FOLDER/found.RANK, as JSON, what the rank
+has to say: nothing where all is as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from normgen.devices.host.executor import HostExecutor
+from normgen.dtypes import DTYPES
+from normgen.runtime.ranks.words import (
+    CHUNK,
+    COUNTERS,
+    MOST_BLOCKS,
+    Channel,
+    PeerLate,
+    channel_words,
+    gather_launch,
+    sum_launch,
+)
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 300  # seconds
+CAPACITY = (MOST_BLOCKS + 2) * CHUNK  # more chunks than blocks
+LATE = 3  # of the calls of the last rank
+
+
+@dataclass
+class Rank:
+    """One of the ranks."""
+
+    rank: int
+    ranks: int
+    folder: Path
+    seconds: float = 200.0
+
+    def __post_init__(self):
+        self.buffers = [self._buffer(k) for k in range(self.ranks)]
+        self.counters, self.fault = np.zeros(COUNTERS, np.uint32), np.zeros(1, np.uint64)
+        slots = tuple(each.ctypes.data for each in self.buffers)
+        self.channel = Channel(slots, self.counters.ctypes.data, self.fault.ctypes.data, CAPACITY, self.rank)
+        self.executor = HostExecutor(order=self.rank % 3, seed=self.rank)  # blocks in another order on each
+
+    def _buffer(self, k):
+        return np.memmap(
+            self.folder / f"buffer.{k}", np.uint64, "r+", shape=channel_words(self.ranks, CAPACITY)
+        )
+
+    def gather(self, told):
+        made = np.zeros((self.ranks, len(told)), np.float32)
+        self._run(gather_launch(self.ranks, len(told)), told, made, len(told))
+        return made
+
+    def sum(self, part, dtype):
+        made = np.zeros_like(part)
+        self._run(sum_launch(self.ranks, len(part), dtype), part, made, len(part))
+        return made
+
+    def _run(self, launch, given, made, count):
+        function = self.executor.function(launch.source, launch.entry, 0)
+        packed = self.channel.packed(given.ctypes.data, made.ctypes.data, count, self.seconds)
+        self.executor.prepare(function, launch)(packed, (), 0)
+
+    @property
+    def late(self):
+        return PeerLate.of(int(self.fault[0]))
+
+
+def told_by(rank, call, count):
+    return np.random.default_rng((rank, call)).standard_normal(count).astype(np.float32)
+
+
+def counts(number):
+    """Of values in calls: few, as many as fill chunks, and all that there is room for."""
+    drawn = np.random.default_rng(number).integers(1, 3 * CHUNK, number).tolist()
+    return [1, CHUNK, CHUNK + 1, CAPACITY, *drawn]
+
+
+def gathers(mine):
+    """Many calls, of ranks that come late by chance."""
+    chance = np.random.default_rng(mine.rank)
+    for call, count in enumerate(counts(60)):
+        time.sleep(chance.choice([0, 0, 0, 0.003]))
+        got = mine.gather(told_by(mine.rank, call, count))
+        want = np.stack([told_by(rank, call, count) for rank in range(mine.ranks)])
+        assert np.array_equal(got, want), f"call {call} of {count}"
+    assert mine.counters.tolist() == [call + 1, 0, 0, 0] and mine.late is None
+
+
+def epochs_begin_anew(mine):
+    """After as many calls as a number of 32 bits can count: none is 0, and the halves take turns."""
+    mine.counters[0] = 2**32 - 3
+    for call in range(5):
+        got = mine.gather(told_by(mine.rank, call, 7))
+        assert np.array_equal(got, np.stack([told_by(rank, call, 7) for rank in range(mine.ranks)]))
+    assert mine.counters[0] == 4
+
+
+def sums(mine):
+    """In float32, in the order of ranks, rounded once; an odd number of them too."""
+    for call, (dtype, count) in enumerate([("f32", 2000), ("bf16", 4097), ("f16", 1), ("bf16", 2048)]):
+        stored = DTYPES[dtype].numpy
+        parts = [told_by(rank, call, count).astype(stored) for rank in range(mine.ranks)]
+        want = parts[0].astype(np.float32)
+        for each in parts[1:]:
+            want += each.astype(np.float32)
+        got = mine.sum(parts[mine.rank], dtype)
+        assert got.tobytes() == want.astype(stored).tobytes(), f"{dtype} of {count}"
+
+
+def one_stops(mine):
+    """Who waits for it gives up after a while, once, and has NaN in the place of what did not come."""
+    last, count = mine.ranks - 1, CHUNK + 5
+    mine.seconds = 1.0 if mine.rank == 0 else 200.0
+    for call in range(LATE):
+        got = mine.gather(told_by(mine.rank, call, count))
+        assert np.array_equal(got, np.stack([told_by(rank, call, count) for rank in range(mine.ranks)]))
+    if mine.rank:
+        return
+    begin = time.monotonic()
+    for call in (LATE, LATE + 1):
+        got = mine.gather(told_by(0, call, count))
+        assert np.array_equal(got[0], told_by(0, call, count)) and np.isnan(got[last]).all()
+    assert time.monotonic() - begin < 2 * mine.seconds + 5 and mine.late is not None
+    assert mine.late.epoch == LATE + 1 and mine.late.rank == 1 and mine.late.place < count
+
+
+TASKS = {each.__name__: each for each in (gathers, epochs_begin_anew, sums, one_stops)}
+
+
+def main(task, rank, ranks, folder):
+    try:
+        TASKS[task](Rank(int(rank), int(ranks), Path(folder)))
+        found = ""
+    except Exception as fault:
+        found = f"rank {rank}: {type(fault).__name__} {fault}"
+    Path(folder, f"found.{rank}").write_text(json.dumps(found))
+
+
+def faults(task, ranks, folder):
+    """What so many ranks have to say of a task."""
+    for k in range(ranks):
+        with open(folder / f"buffer.{k}", "wb") as file:
+            file.truncate(8 * channel_words(ranks, CAPACITY))
+    command = [sys.executable, "-m", "tests.runtime.word_ranks", task]
+    running = [subprocess.Popen([*command, str(k), str(ranks), str(folder)], cwd=ROOT) for k in range(ranks)]
+    try:
+        assert [process.wait(LONGEST) for process in running] == [0] * ranks
+    finally:
+        for process in running:
+            process.kill()
+    return [json.loads((folder / f"found.{k}").read_text()) for k in range(ranks)]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
