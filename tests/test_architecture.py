@@ -37,7 +37,7 @@ AT_API = ("runtime", "runtime.ranks")
 AT_CLI = (*CALLS, "ahead", "torch.extension")
 ARROWS: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
-    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", "runtime", *AT_CLI),
+    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", *AT_API, *AT_CLI),
     # Calls reach whatever device their arrays are on; who checks, measures or installs works with one kind.
     "verify": ("codegen", "dsl", "ir", "runtime", "runtime.ranks", "devices.host", *CALLS),
     "build_pycuda": ("devices.cuda",),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from normgen.counting import counted
+from normgen.runtime.ranks.words import RULE
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
@@ -26,10 +28,14 @@ def explained(made: Compilation, axes: Sequence[str], directions: Sequence[str])
     program = made.definition.program
     _, spread_axes = local_definition(made.definition, axes, 1)  # which shows how it is on any number
     lines = [f"{program.name} with {' and '.join(axes)} spread over ranks"]
+    exchanges = 0
     for name, each in made.programs:
         if name in directions:
             spread = spread_program(made.definition, each, spread_axes)
             lines += ["", *_direction(name, each, spread)]
+            exchanges += len(spread.rounds)
+    if exchanges:
+        lines += ["", *textwrap.wrap(f"on GPUs PyTorch's processes exchange by {RULE}", 80)]
     return "\n".join(lines) + "\n"
 
 

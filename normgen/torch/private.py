@@ -64,6 +64,7 @@ _VF = _find("torch", "_VF")
 _HOOKS = _find("torch.nn.modules.module", "_has_any_global_hook")
 _GROUPS = _find("torch.distributed.distributed_c10d", "_resolve_process_group")
 _STORES = _find("torch.distributed.distributed_c10d", "_get_process_group_store")
+_SYMMETRIC = "torch.distributed._symmetric_memory"
 LEVELS = _levels()  # without: torch.library.register_autograd, which knows no forward mode
 
 
@@ -125,6 +126,34 @@ def device_of(group: Any) -> torch.device:
     if "cpu" in kinds or "cuda" not in kinds:
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def has_symmetric_memory() -> bool:
+    """Whether processes can have memory of each other's GPUs."""
+    return _find(_SYMMETRIC, "empty", "rendezvous") is not None
+
+
+def symmetric_words(
+    words: int, rank: int, device: torch.device, group: Any
+) -> tuple[list[torch.Tensor], Any]:
+    """Memory of so many numbers of 8 bytes, of 0, on the GPU of each rank of a group, as this one sees it,
+    and what keeps it. All ranks call it together. RuntimeError where one sees other memory than that of
+    its peers."""
+    found = _find(_SYMMETRIC, "empty", "rendezvous")
+    if found is None:
+        raise RuntimeError("this release of PyTorch has no symmetric memory")
+    empty, rendezvous = found
+    size = words + 1  # the last one tells whose it is
+    own = empty(size, dtype=torch.int64, device=device)
+    own.zero_()
+    own[words] = rank + 1
+    torch.cuda.synchronize(device)
+    handle = rendezvous(own, group.group_name)
+    ranks = range(group.size())
+    every = [own if each == rank else handle.get_buffer(each, (size,), torch.int64) for each in ranks]
+    if [int(each[words]) for each in every] != [each + 1 for each in ranks]:
+        raise RuntimeError("symmetric memory shows other memory than that of the peers")
+    return every, (own, handle)
 
 
 def is_capturing() -> bool:

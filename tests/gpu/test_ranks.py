@@ -1,4 +1,5 @@
-"""Norms whose axes are spread over two GPUs, by NCCL, beside those of one process: `make test-gpus`."""
+"""Norms whose axes are spread over two GPUs, by NCCL and by words in their memory, beside those of one
+process: `make test-gpus`."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ if torch.cuda.device_count() < 2:
     pytest.skip("there are no two GPUs", allow_module_level=True)
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    variables = {processes.SET: "gpu", "NORMGEN_TEST_RANKS_ON": "cuda"}
+@pytest.fixture(scope="module", params=["collective", "words"])
+def two(request, tmp_path_factory):
+    variables = {processes.SET: "gpu", "NORMGEN_TEST_RANKS_ON": "cuda", "NORMGEN_RANKS_ENGINE": request.param}
     from tests.torch.gloo import faults
 
-    return faults("tests.torch.spread_processes", 2, tmp_path_factory.mktemp("two"), variables)
+    return faults("tests.torch.spread_processes", 2, tmp_path_factory.mktemp(request.param), variables)
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["gpu"]])

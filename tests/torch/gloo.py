@@ -19,8 +19,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.torch import host_site
+
 DEVICE = os.environ.get("NORMGEN_TEST_RANKS_ON", "cpu")
 LONGEST = 900  # seconds
+WORDS_ON_HOST = "NORMGEN_TEST_WORDS_ON_HOST"  # exchange tensors of CPUs by words, in files
 needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 
 
@@ -44,6 +47,8 @@ def faults(
 
 def main(module: str, rank: str, ranks: str, store: str) -> None:
     torch.set_num_threads(1)
+    if os.environ.get(WORDS_ON_HOST):
+        host_site.register(Path(f"{store}.words"))
     if DEVICE == "cuda":
         torch.cuda.set_device(int(rank))
     torch.set_default_device(DEVICE)

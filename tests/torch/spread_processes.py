@@ -24,6 +24,7 @@ from tests.torch.spread_dtensors import (
     mesh_of_two,
     modules_take_dtensors,
 )
+from tests.torch.spread_words import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
 from tests.torch.spreading import CLOSE, own_run, same, spread_examples
 
 EXACT = 1e-10
@@ -289,6 +290,7 @@ _ANYWHERE = (
     gradients_of_dtensors_are_parts_where_they_are_sums,
     modules_take_dtensors,
     ranks_that_differ_are_named,
+    *ON_EVERY_ENGINE,
 )
 # What processes check together, by how many they are; `SET` in the environment chooses.
 SETS = {
@@ -309,6 +311,13 @@ SETS = {
         ranks_that_differ_are_named,
     ),
     "every": (specs_in_float64,),
-    "gpu": (*_ANYWHERE, graphs_exchange_anew),
+    "words": (
+        *ON_EVERY_ENGINE,
+        specs_by_kernels,
+        parts_are_added_up,
+        batch_norm_by_all_batches,
+        a_rank_that_stops_is_an_error,
+    ),
+    "gpu": (*_ANYWHERE, graphs_exchange_anew, *ON_GPUS, a_rank_that_stops_is_an_error),
 }
 CHECKS = SETS[os.environ.get(SET, "two")]

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.torch import spread_processes as processes
-from tests.torch.gloo import LONGEST, faults, needs_gloo
+from tests.torch.gloo import LONGEST, WORDS_ON_HOST, faults, needs_gloo
+from tests.torch.spread_words import ENGINE
 
 pytestmark = needs_gloo
 MODULE = "tests.torch.spread_processes"
@@ -56,6 +57,18 @@ def test_two_processes_have_the_results_of_one(name, two):
 def test_four_processes_have_the_results_of_one(name, four):
     """One of which has no elements."""
     for fault in four:
+        assert not fault[name], fault[name]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    variables = {processes.SET: "words", WORDS_ON_HOST: "1", ENGINE: "auto"}
+    return faults(MODULE, 3, tmp_path_factory.mktemp("words"), variables)
+
+
+@pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["words"]])
+def test_processes_that_exchange_words_have_the_results_of_one(name, words):
+    for fault in words:
         assert not fault[name], fault[name]
 
 

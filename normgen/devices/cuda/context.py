@@ -162,6 +162,11 @@ class Context:
             code, number = self.driver.ask("cuStreamGetId", stream)
             return stream if code else int(number)
 
+    def capture(self, stream: int) -> int:
+        """A number that tells the capture of a graph by a stream from others; 0 where there is none."""
+        with self:
+            return self.driver.capture(stream)
+
     def finish(self, stream: int) -> None:
         """Wait for what is in a stream now."""
         self._call("cuStreamSynchronize", stream)

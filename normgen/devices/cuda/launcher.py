@@ -20,6 +20,7 @@ from normgen.errors import DeviceMissing, DriverError
 from normgen.locks import cached_property, new_lock
 
 _POINTER_DEVICE = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 C = TypeVar("C", bound=Context)
 
@@ -56,6 +57,16 @@ class LauncherDriver(ABC, Generic[C]):
     def is_capturing(self) -> int:
         """The address of cuStreamIsCapturing."""
         return self._address("cuStreamIsCapturing")
+
+    def capture(self, stream: int) -> int:
+        """A number that tells the capture of a graph by a stream from others; 0 where there is none."""
+        status, number = ctypes.c_int(), ctypes.c_uint64()
+        told = ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number)
+        # (neither its graph nor what the stream waits for in there)
+        code = self.library.cuStreamGetCaptureInfo_v2(*told, None, None, None)
+        if code:
+            raise self.refused("cuStreamGetCaptureInfo", code)
+        return number.value if status.value == _CAPTURING else 0
 
     def _address(self, name: str) -> int:
         try:

@@ -1,5 +1,5 @@
-"""Exchanges by words in peers' memory: launches of the kernels that make them (`templates/ranks/words.cu`), and
-what ranks must know of each other's buffers.
+"""Exchanges by words in peers' memory: launches of the kernels that make them, and what ranks must know of
+each other's buffers (`templates/ranks/words.cu`).
 
 It takes ranks that can store into each other's memory: those of one node. How they come to buffers is for
 those who know a library that has them.
@@ -22,6 +22,10 @@ CHUNK = 4 * THREADS  # words that a block exchanges at once
 MOST_BLOCKS = 64  # so that many exchanges at the same time leave room for others
 COUNTERS = 4  # of a channel, of 4 bytes: its epoch, chunks taken, blocks done, whether it has given up
 ADDED = ("f32", "bf16", "f16")  # what is added up: a word has one element or two
+RULE = (
+    f"words in peers' memory where there are at most {MOST_RANKS} ranks, all on one node, and each GPU "
+    f"reaches the memory of all others; else by collectives of torch.distributed"
+)
 _FORMAT = "PP" + "P" * MOST_RANKS + "PP" + "qqq" + "i"
 
 

@@ -41,6 +41,12 @@ class SpreadFunction(NormFunction):
         sum over ranks; of each state that is updated as `update:<state>`."""
         return self.spread.placements
 
+    @property
+    def engine(self) -> str:
+        """What exchanges what ranks tell on GPUs: "words", in peers' memory, or "collective: " and why it is
+        left to torch.distributed; or that ranks have not agreed on it yet."""
+        return self.where.ranks.engine
+
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
         for each in (*operands, *named.values()):
@@ -60,7 +66,7 @@ class SpreadFunction(NormFunction):
         return str(cast(Any, normgen.load)(package.spec, **dict(package.folded))._repr_html_())
 
     def __repr__(self) -> str:
-        return f"<normgen.torch function {self.spread!r}>"
+        return f"<normgen.torch function {self.spread!r}, exchanging by {self.engine}>"
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, type(None), float, int)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -15,12 +14,14 @@ import torch.distributed as dist
 
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.runtime.calls.bounded import Bounded
-from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
 from normgen.torch import private
+from normgen.torch.ranks.board import Board
+from normgen.torch.ranks.engine import COLLECTIVE, UNDECIDED, WORDS, refusal, wish
+from normgen.torch.ranks.sites import SITES
+from normgen.torch.ranks.words import Unfit, Words
 
 _KEPT = 256  # calls that ranks have agreed on, for graphs
-_SECONDS = 600.0
 
 
 class ProcessRanks:
@@ -31,8 +32,13 @@ class ProcessRanks:
     """
 
     def __init__(self, name: str) -> None:
+        wish()
         self.name = name
-        self._have_met = False
+        self._board = Board(lambda: self.group, lambda: self.rank, lambda: self.size)
+        self._met: Any = None  # a weak reference to the group whose ranks have met
+        self._words: Words | None = None
+        self._engine = ""
+        self._on_host = False  # tensors that were exchanged are
         self._agreed: Bounded[bytes, Any] = Bounded(_KEPT)
 
     @property
@@ -50,25 +56,22 @@ class ProcessRanks:
         """How many there are."""
         return int(dist.get_world_size(self.group))
 
+    @property
+    def engine(self) -> str:
+        """What exchanges what ranks tell on GPUs, and why: "words", or "collective: " and a reason; or that
+        this is undecided yet. The same on all ranks."""
+        return self._engine or (f"{COLLECTIVE}: tensors are on CPUs" if self._on_host else UNDECIDED)
+
     def meet(self, what: str) -> None:
         """Wait before the first call over the group until all ranks are there. `PeerFault`, which names who
         is not, after so many seconds as NORMGEN_RANKS_TIMEOUT tells, or else ten minutes; later calls have
-        the time-out of the group."""
-        if self._have_met:
-            return
-        store, size = private.store_of(self.group), self.size
-        keys = [f"normgen/{rank}" for rank in range(size)]
-        seconds = float(os.environ.get("NORMGEN_RANKS_TIMEOUT", _SECONDS))
-        store.set(keys[self.rank], "here")
-        try:
-            store.wait(keys, timedelta(seconds=seconds))
-        except RuntimeError as fault:
-            missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
-            raise PeerFault(
-                f"{what}: rank {', '.join(missing)} made no call within {seconds:g} s: {CURE}, or give them "
-                f"more time by NORMGEN_RANKS_TIMEOUT"
-            ) from fault
-        self._have_met = True
+        the time-out of the group. And `PeerFault` once a rank has not delivered in an earlier call."""
+        if self._met is None or self._met() is not self.group:
+            self._words, self._engine = None, ""
+            self._board.told("", what)
+            self._met = weakref.ref(self.group)
+        if self._words is not None:
+            self._words.check(what)
 
     def gather(self, array: Any) -> Any:
         """What all ranks give, of the same shape and type: an array of NumPy or a tensor, and so the result.
@@ -96,12 +99,49 @@ class ProcessRanks:
             dist.all_reduce(total, group=self.group)
         return total
 
+    def summed(self, part: torch.Tensor) -> torch.Tensor | None:
+        """The sum of what all ranks give, contiguous and of the same shape and type: added up in float32, in
+        the order of ranks, and rounded once. None where words in peers' memory do not go, or are too many."""
+        words = self._by_words(part)
+        return words.sum(part) if words else None
+
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        words = self._by_words(tensor) if tensor.dtype == torch.float32 else None
+        found = words.gather(tensor.reshape(-1)) if words else None
+        if found is not None:
+            return found.view(self.size, *tensor.shape)
         made = tensor.new_empty(self.size * tensor.numel())
         if tensor.numel():
             with self._meeting():
                 private.all_gather(made, tensor.reshape(-1), group=self.group)
         return made.view(self.size, *tensor.shape)
+
+    def _by_words(self, tensor: torch.Tensor) -> Words | None:
+        """What exchanges tensors that lie where this one does, by words; None where nothing does."""
+        if tensor.device.type not in SITES:
+            self._on_host = True
+            return None
+        if not self._engine and private.is_capturing():
+            return None
+        if not self._engine:
+            self._choose(tensor.device)
+        if self._words is not None and self._words.site.device != tensor.device:
+            raise RuntimeError(
+                f"group {self.name} has exchanged tensors on {self._words.site.device}, and this one is on "
+                f"{tensor.device}: a rank has all on one device"
+            )
+        return self._words
+
+    def _choose(self, device: torch.device) -> None:
+        """Agree with all ranks on what exchanges tensors."""
+        site, size = SITES[device.type](device), self.size
+        against = refusal(site, self._board, size)
+        if not against:
+            try:
+                self._words = Words(site, self.rank, size, lambda: self.group, self._board)
+            except Unfit as fault:
+                against = str(fault)
+        self._engine = f"{COLLECTIVE}: {against}" if against else WORDS
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:

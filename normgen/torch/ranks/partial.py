@@ -14,6 +14,7 @@ from normgen.torch.ranks.group import ProcessRanks, ranks_by_name
 
 # Bytes of what all ranks have together, up to which each adds that up by itself, in float32 and in the order
 # of ranks, so that all have the same bits. Above, ranks share the work, and add in the type of the tensor.
+# (Words in peers' memory, which add up in the same way, have a limit of their own.)
 _GATHERED = 1 << 20
 
 
@@ -28,6 +29,9 @@ def _sum(part: torch.Tensor, group: str) -> torch.Tensor:
 
 def _summed(part: torch.Tensor, ranks: ProcessRanks, meant: Mapping[str, str]) -> RankCall:
     yield from agree("a sum", meant, [], None)
+    found = ranks.summed(part.contiguous())
+    if found is not None:
+        return found
     if part.numel() * part.element_size() * ranks.size > _GATHERED:
         return ranks.added(part)
     wide = torch.promote_types(part.dtype, torch.float32)
@@ -67,6 +71,12 @@ class SummedFunction:
                 known = ", ".join(self._operands)
                 raise ValueError(f"partial: {function.__name__} has no operand {name!r}: it has {known}")
 
+    @property
+    def engine(self) -> dict[str, str]:
+        """Of each operand of which ranks have parts, what exchanges these on GPUs, as `SpreadFunction.engine`
+        tells it."""
+        return {name: ranks_by_name(group).engine for name, group in self.groups.items()}
+
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
         names = (*self._operands, *[""] * len(operands))  # too many, of which the function complains
@@ -81,4 +91,5 @@ class SummedFunction:
         return SummedFunction, (self.function, self.groups)
 
     def __repr__(self) -> str:
-        return f"<{self.function!r} of sums over ranks: {', '.join(self.groups)}>"
+        how = ", ".join(f"{name} by {engine}" for name, engine in self.engine.items())
+        return f"<{self.function!r} of sums over ranks: {how}>"

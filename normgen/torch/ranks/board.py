@@ -1,0 +1,44 @@
+"""Texts that the processes of a group tell each other through the group's store, on the host alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from normgen.runtime.ranks.agreement import CURE
+from normgen.runtime.ranks.group import PeerFault
+from normgen.torch import private
+
+_SECONDS = 600.0
+
+
+def patience(usual: float) -> float:
+    """For how many seconds ranks wait for each other: what NORMGEN_RANKS_TIMEOUT tells, or else `usual`."""
+    return float(os.environ.get("NORMGEN_RANKS_TIMEOUT", usual))
+
+
+class Board:
+    """Where the ranks of a group leave texts for each other. All leave as many, in the same order."""
+
+    def __init__(self, group: Callable[[], Any], rank: Callable[[], int], size: Callable[[], int]) -> None:
+        self._group, self._rank, self._size = group, rank, size
+        self._number = 0  # of texts so far
+
+    def told(self, text: str, what: str) -> list[str]:
+        """What all ranks tell, in their order. `PeerFault` where some do not within the time that there is,
+        of whom it names all. `what`: they do, for messages."""
+        store, seconds = private.store_of(self._group()), patience(_SECONDS)
+        keys = [f"normgen/{self._number}/{rank}" for rank in range(self._size())]
+        self._number += 1
+        store.set(keys[self._rank()], text)
+        try:
+            store.wait(keys, timedelta(seconds=seconds))
+        except RuntimeError as fault:
+            missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+            raise PeerFault(
+                f"{what}: rank {', '.join(missing)} made no call within {seconds:g} s: {CURE}, or give them "
+                f"more time by NORMGEN_RANKS_TIMEOUT"
+            ) from fault
+        return [store.get(key).decode() for key in keys]

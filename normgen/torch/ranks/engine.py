@@ -1,0 +1,90 @@
+"""Which engine exchanges what ranks tell: words in peers' memory, or the collectives of torch.distributed.
+
+All ranks of a group come to the same one, in their first call: each tells what it wishes and where it is, and
+whether it reaches the memory of all others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from normgen.runtime.ranks.words import MOST_RANKS
+from normgen.torch.ranks.board import Board
+from normgen.torch.ranks.sites import Site
+
+VARIABLE = "NORMGEN_RANKS_ENGINE"
+WORDS, COLLECTIVE = "words", "collective"
+ENGINES = ("auto", WORDS, COLLECTIVE)
+USUAL = COLLECTIVE  # where the variable says nothing
+UNDECIDED = "undecided: ranks agree in their first exchange"
+_WHAT = "the choice of how ranks exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a rank tells of itself. `lacks`: why it cannot exchange words; `device`: what tells its device
+    from others of its node."""
+
+    wish: str
+    node: str
+    lacks: str
+    device: str
+
+
+def wish() -> str:
+    """What NORMGEN_RANKS_ENGINE asks for. ValueError where there is no such engine."""
+    found = os.environ.get(VARIABLE, USUAL)
+    if found not in ENGINES:
+        raise ValueError(f"{VARIABLE} is {found}: it is {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
+    return found
+
+
+def refusal(site: Site, board: Board, size: int) -> str:
+    """Why ranks do not exchange words; empty where they do. The same on all ranks."""
+    if size == 1:
+        return "there is one rank"
+    lacks = site.lacks()
+    mine = Facts(wish(), _node(), lacks, "" if lacks else site.name())
+    every = [Facts(**json.loads(text)) for text in board.told(json.dumps(asdict(mine)), _WHAT)]
+    against = unfit(every)
+    if against:
+        return against
+    peer = site.unreachable([each.device for each in every])
+    told = board.told("" if peer is None else str(peer), _WHAT)
+    for rank, text in enumerate(told):
+        if text:
+            return f"rank {rank} does not reach the memory of rank {text}"
+    return ""
+
+
+def unfit(every: Sequence[Facts]) -> str:
+    """Why ranks of which this is known do not exchange words; empty where that cannot be told from it."""
+    first = every[0]
+    for rank, each in enumerate(every):
+        if each.wish == COLLECTIVE:
+            return f"rank {rank} does not ask for them by {VARIABLE}"
+        if each.lacks:
+            return f"rank {rank}: {each.lacks}"
+        if each.node != first.node:
+            return f"rank {rank} is on another node than rank 0"
+    if len(every) > MOST_RANKS:
+        return f"there are {len(every)} ranks: words go between {MOST_RANKS} at most"
+    devices = [each.device for each in every]
+    for rank, device in enumerate(devices):
+        if (other := devices.index(device)) != rank:
+            return f"ranks {other} and {rank} share a device"
+    return ""
+
+
+def _node() -> str:
+    """What tells this machine from others, and one start of it from the next."""
+    found = socket.gethostname()
+    with suppress(OSError):
+        found += Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return found

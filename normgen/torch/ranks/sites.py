@@ -1,0 +1,102 @@
+"""Devices on which ranks can store into each other's memory, as PyTorch has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from normgen.devices.executors import executor_of
+from normgen.launching.launch import DeviceKey
+from normgen.torch import private
+
+
+class Site(Protocol):
+    """The device of one rank."""
+
+    key: DeviceKey
+    device: torch.device
+
+    def lacks(self) -> str:
+        """What it lacks to exchange words, in words; empty where it lacks nothing."""
+
+    def name(self) -> str:
+        """What tells it from the devices of other ranks of the node."""
+
+    def unreachable(self, names: Sequence[str]) -> int | None:
+        """The first rank whose memory it cannot reach. `names`: of all devices."""
+
+    def shared(self, words: int, rank: int, group: Any) -> tuple[list[torch.Tensor], Any]:
+        """Memory of so many words of 8 bytes, of 0, on each rank, as this one sees it, and what keeps it. All
+        ranks of the group call it together."""
+
+    def record(self) -> torch.Tensor:
+        """A number of 8 bytes that kernels write, and the host reads without waiting for them."""
+
+    def stream(self) -> int:
+        """The handle of the stream that calls are made on now."""
+
+    def capture(self, stream: int) -> int:
+        """A number that tells the capture of a CUDA graph by a stream from others; 0 where there is none."""
+
+    def follower(self) -> Callable[[], None]:
+        """What makes the stream that is current then wait for the one that is current now."""
+
+
+class CudaSite:
+    """A GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.key: DeviceKey = ("cuda", device.index or 0)
+
+    def lacks(self) -> str:
+        """What it lacks to exchange words, in words; empty where it lacks nothing."""
+        return "" if private.has_symmetric_memory() else "its PyTorch has no symmetric memory"
+
+    def name(self) -> str:
+        """What tells it from the devices of other ranks of the node."""
+        return str(torch.cuda.get_device_properties(self.device).uuid)
+
+    def unreachable(self, names: Sequence[str]) -> int | None:
+        """The first rank whose memory it cannot reach. `names`: of all devices."""
+        seen = {
+            str(torch.cuda.get_device_properties(index).uuid): index
+            for index in range(torch.cuda.device_count())
+        }
+        own = self.key[1]
+        for rank, name in enumerate(names):
+            index = seen.get(name)
+            if index is None or (index != own and not torch.cuda.can_device_access_peer(own, index)):
+                return rank
+        return None
+
+    def shared(self, words: int, rank: int, group: Any) -> tuple[list[torch.Tensor], Any]:
+        """Memory of so many words of 8 bytes, of 0, on each rank, as this one sees it, and what keeps it. All
+        ranks of the group call it together."""
+        return private.symmetric_words(words, rank, self.device, group)
+
+    def record(self) -> torch.Tensor:
+        """A number of 8 bytes that kernels write, and the host reads without waiting for them."""
+        return torch.zeros(1, dtype=torch.int64, device="cpu", pin_memory=True)
+
+    def stream(self) -> int:
+        """The handle of the stream that calls are made on now."""
+        return int(torch.cuda.current_stream(self.device).cuda_stream)
+
+    def capture(self, stream: int) -> int:
+        """A number that tells the capture of a CUDA graph by a stream from others; 0 where there is none."""
+        if not private.is_capturing():
+            return 0
+        executor: Any = executor_of(self.key)
+        return int(executor.context.capture(stream))
+
+    def follower(self) -> Callable[[], None]:
+        """What makes the stream that is current then wait for the one that is current now."""
+        before = torch.cuda.current_stream(self.device)
+        return lambda: torch.cuda.current_stream(self.device).wait_stream(before)
+
+
+# By the type of a device.
+SITES: dict[str, Callable[[torch.device], Site]] = {"cuda": CudaSite}

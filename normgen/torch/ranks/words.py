@@ -1,0 +1,173 @@
+"""Exchanges of a group by words in peers' memory: its buffers, and which of them a call takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from normgen.devices.executors import executor_of, keeps_calls
+from normgen.launching.launch import Fire, Launch
+from normgen.runtime.ranks.agreement import CURE
+from normgen.runtime.ranks.group import PeerFault
+from normgen.runtime.ranks.words import (
+    ADDED,
+    COUNTERS,
+    Channel,
+    PeerLate,
+    channel_words,
+    gather_launch,
+    sum_launch,
+    words_of,
+)
+from normgen.torch.dtypes import NAMES
+from normgen.torch.ranks.board import Board, patience
+from normgen.torch.ranks.sites import Site
+
+MOST_WORDS = 1 << 16  # that a rank tells at once: more is left to the collectives
+_FEWEST_WORDS = 1 << 10
+_SPARE_BYTES = 1 << 23  # of the channels of a buffer that graphs take
+_SPARE = range(4, 65)  # how many of them there are
+_LOW = 2  # spare channels, below which there is a new buffer
+_COUNTER_WORDS = COUNTERS // 2  # of a channel, behind all channels
+_SECONDS = 30.0
+
+
+class Unfit(Exception):
+    """Memory of peers is not to be had, for the reason that the text tells."""
+
+
+class Words:
+    """Exchanges between the ranks of a group, each on a device of its own.
+
+    Exchanges outside graphs go by one channel, in the order in which all ranks make them, on whatever
+    streams. A CUDA graph has a channel of its own, so that it may be replayed while there are others. It is
+    made before graphs are, when calls outside need a buffer: while a graph is captured there can be none.
+    Buffers live as long as the process, since graphs do.
+    """
+
+    def __init__(self, site: Site, rank: int, size: int, group: Callable[[], Any], board: Board) -> None:
+        """`group`: the process group. Raises `Unfit` on all ranks where one cannot have memory of peers."""
+        self.site, self.rank, self.size = site, rank, size
+        self._group, self._board = group, board
+        self._seconds = patience(_SECONDS)
+        self._record = site.record()
+        self._fault = self._record.numpy()
+        self._fires: dict[Launch, Fire] = {}
+        self._held: list[Any] = []
+        self._spare: list[Channel] = []
+        self._graphs: dict[int, _Order] = {}
+        self._eager = _Order(self._buffer(_FEWEST_WORDS))
+        keeps_calls(self)
+
+    def forget(self) -> None:
+        """Compile the kernels again when they are next asked for."""
+        self._fires.clear()
+
+    def check(self, what: str) -> None:
+        """`PeerFault` once a kernel has given up waiting for a rank: since then ranks are out of step.
+        `what`: the call that is to be made, for messages."""
+        late = PeerLate.of(int(self._fault[0]))
+        if late is not None:
+            raise PeerFault(
+                f"{what}: rank {late.rank} did not deliver value {late.place} of exchange {late.epoch} "
+                f"within {self._seconds:g} s, and its group is of no more use: {CURE}, or give them more "
+                f"time by NORMGEN_RANKS_TIMEOUT"
+            )
+
+    def gather(self, told: torch.Tensor) -> torch.Tensor | None:
+        """Of [n] floats those of all ranks, [ranks, n]; None where that is left to the collectives."""
+        count = told.numel()
+        channel = self._channel(count)
+        if channel is None:
+            return None
+        made = told.new_empty((self.size, count))
+        self._run(gather_launch(self.size, count), channel, told, made, count)
+        return made
+
+    def sum(self, part: torch.Tensor) -> torch.Tensor | None:
+        """The sum of what all ranks have, contiguous and of the same shape and type; None where that is left
+        to the collectives."""
+        name, count = NAMES.get(part.dtype, ""), part.numel()
+        channel = self._channel(words_of(count, name)) if name in ADDED else None
+        if channel is None:
+            return None
+        made = torch.empty_like(part)
+        self._run(sum_launch(self.size, count, name), channel, part, made, count)
+        return made
+
+    def _run(
+        self, launch: Launch, channel: Channel, given: torch.Tensor, made: torch.Tensor, count: int
+    ) -> None:
+        fire = self._fires.get(launch)
+        if fire is None:
+            executor = executor_of(self.site.key)
+            function = executor.function(launch.source, launch.entry, launch.shared)
+            fire = self._fires[launch] = executor.prepare(function, launch)
+        packed = channel.packed(given.data_ptr(), made.data_ptr(), count, self._seconds)
+        fire(packed, (), self.site.stream())
+
+    def _channel(self, words: int) -> Channel | None:
+        """That of an exchange of so many words of a rank. All ranks come to the same one."""
+        if not 0 < words <= MOST_WORDS:
+            return None
+        stream = self.site.stream()
+        capture = self.site.capture(stream)
+        if capture:
+            order = self._graphs.get(capture)
+            if order is None or order.channel.capacity < words:
+                if not self._spare or self._spare[-1].capacity < words:
+                    return None
+                order = self._graphs[capture] = _Order(self._spare.pop(), order)
+        else:
+            order = self._eager
+            if order.channel.capacity < words or len(self._spare) < _LOW:
+                capacity = max(order.channel.capacity, 1 << (words - 1).bit_length())
+                order = self._eager = _Order(self._buffer(capacity), order)
+        return order.taken(stream, self.site)
+
+    def _buffer(self, capacity: int) -> Channel:
+        """The first channel of a new buffer; the others are spare ones."""
+        words = channel_words(self.size, capacity)
+        count = 1 + min(max(_SPARE_BYTES // (8 * words), _SPARE[0]), _SPARE[-1])
+        every: list[torch.Tensor] = []
+        fault, held = "", None
+        try:
+            every, held = self.site.shared(count * (words + _COUNTER_WORDS), self.rank, self._group())
+        except Exception as raised:  # which the others are to learn of, whatever it is
+            fault = " ".join([type(raised).__name__, *str(raised).splitlines()[:1]])
+        for rank, told in enumerate(self._board.told(fault, "memory for what ranks exchange")):
+            if told:
+                raise Unfit(f"rank {rank} has no memory that all ranks see: {told}")
+        self._held.append((every, held))
+        counters = every[self.rank].data_ptr() + 8 * words * count
+        made = [
+            Channel(
+                slots=tuple(each.data_ptr() + 8 * words * k for each in every),
+                counters=counters + 8 * _COUNTER_WORDS * k,
+                fault=self._record.data_ptr(),
+                capacity=capacity,
+                rank=self.rank,
+            )
+            for k in range(count)
+        ]
+        self._spare = made[1:]
+        return made[0]
+
+
+class _Order:
+    """A channel, and the stream of the last exchange over it, which the next one comes after."""
+
+    def __init__(self, channel: Channel, before: _Order | None = None) -> None:
+        self.channel = channel
+        self._stream: int | None = before._stream if before else None
+        self._follow: Callable[[], None] | None = before._follow if before else None
+
+    def taken(self, stream: int, site: Site) -> Channel:
+        """The channel, for an exchange on the current stream, whose handle is given."""
+        if stream != self._stream:
+            if self._follow is not None:
+                self._follow()
+            self._stream, self._follow = stream, site.follower()
+        return self.channel
