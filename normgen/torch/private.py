@@ -133,6 +133,11 @@ def has_symmetric_memory() -> bool:
     return _find(_SYMMETRIC, "empty", "rendezvous") is not None
 
 
+def name_of_gpu(device: torch.device | int) -> str:
+    """What tells a GPU from all others, in whatever process; empty where the release does not tell."""
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+
+
 def symmetric_words(
     words: int, rank: int, device: torch.device, group: Any
 ) -> tuple[list[torch.Tensor], Any]:

@@ -257,6 +257,13 @@ Result cuStreamIsCapturing(void* stream, int* status) {
     *status = stream == (void*)0xca97;
     return stream ? 0 : 906;
 }
+Result cuStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void* graph, void* waited,
+                                 void* count) {
+    if (graph || waited || count) return 1;
+    *status = stream == (void*)0xca97;
+    *id = 77;
+    return !depth ? 201 : stream ? 0 : 906;
+}
 Result cuStreamGetId(void* stream, unsigned long long* id) {
     *id = 1000 + (unsigned long long)(size_t)stream;
     return depth ? 0 : 201;

@@ -142,6 +142,7 @@ def test_memory_marks_and_streams(machine: Machine) -> None:
     assert context.passed(end) and context.microseconds(begin, end) == 250
     assert context.device.cache == 60 << 20
     assert [context.name_of(stream) for stream in (0x50, 0xca97, 0)] == [1000 + 0x50, None, None]
+    assert [context.capture(stream) for stream in (0x50, 0xca97)] == [0, 77]
     context.finish(0x50)
     driver.primary(1).wait(0x20, 0x10)
     try:

@@ -53,18 +53,16 @@ class CudaSite:
 
     def lacks(self) -> str:
         """What it lacks to exchange words, in words; empty where it lacks nothing."""
-        return "" if private.has_symmetric_memory() else "its PyTorch has no symmetric memory"
+        has_all = private.has_symmetric_memory() and private.name_of_gpu(self.device)
+        return "" if has_all else "its PyTorch has no symmetric memory"
 
     def name(self) -> str:
         """What tells it from the devices of other ranks of the node."""
-        return str(torch.cuda.get_device_properties(self.device).uuid)
+        return private.name_of_gpu(self.device)
 
     def unreachable(self, names: Sequence[str]) -> int | None:
         """The first rank whose memory it cannot reach. `names`: of all devices."""
-        seen = {
-            str(torch.cuda.get_device_properties(index).uuid): index
-            for index in range(torch.cuda.device_count())
-        }
+        seen = {private.name_of_gpu(index): index for index in range(torch.cuda.device_count())}
         own = self.key[1]
         for rank, name in enumerate(names):
             index = seen.get(name)

@@ -1,0 +1,193 @@
+"""What ranks exchange by: words in peers' memory only where all have what that takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from normgen.runtime.ranks.group import PeerFault
+from normgen.runtime.ranks.words import channel_words
+from normgen.torch import private
+from normgen.torch.ranks import engine
+from normgen.torch.ranks.engine import Facts, unfit
+from normgen.torch.ranks.sites import CudaSite
+from normgen.torch.ranks.words import MOST_WORDS, Unfit, Words
+
+ONE = Facts("auto", "a node", "", "gpu 0")
+
+
+def ranks_with(**changed):
+    """Three ranks, the last of which differs."""
+    every = [replace(ONE, device=f"gpu {rank}") for rank in range(3)]
+    return [*every[:2], replace(every[2], **changed)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, ""),
+        ({"wish": "words"}, ""),
+        ({"wish": "collective"}, "rank 2 does not ask for them by NORMGEN_RANKS_ENGINE"),
+        ({"lacks": "its PyTorch has no symmetric memory"}, "rank 2: its PyTorch has no symmetric memory"),
+        ({"node": "another"}, "rank 2 is on another node than rank 0"),
+        ({"device": "gpu 1"}, "ranks 1 and 2 share a device"),
+    ],
+)
+def test_one_rank_decides_for_all(changed, why):
+    assert unfit(ranks_with(**changed)) == why
+
+
+def test_words_go_between_few():
+    every = [replace(ONE, device=f"gpu {rank}") for rank in range(9)]
+    assert unfit(every[:8]) == "" and unfit(every) == "there are 9 ranks: words go between 8 at most"
+
+
+class Board:
+    """Of two ranks, of which the other tells what is given."""
+
+    def __init__(self, *others):
+        self.others, self.mine = list(others), []
+
+    def told(self, text, what):
+        self.mine.append(text)
+        return [text, self.others.pop(0)]
+
+
+FACTS = '{"wish": "auto", "node": "%s", "lacks": "", "device": "gpu 1"}'
+
+
+class Site:
+    """A device, and the first rank that it does not reach."""
+
+    key, device = ("host", 0), torch.device("cpu")
+
+    def __init__(self, unreachable=None, fault=None):
+        self._unreachable, self._fault, self.followed = unreachable, fault, []
+
+    def lacks(self):
+        return ""
+
+    def name(self):
+        return "gpu 0"
+
+    def unreachable(self, names):
+        assert list(names) == ["gpu 0", "gpu 1"]
+        return self._unreachable
+
+    def shared(self, words, rank, group):
+        if self._fault:
+            raise self._fault
+        return [torch.zeros(words, dtype=torch.int64) for _ in range(2)], None
+
+    def record(self):
+        return torch.zeros(1, dtype=torch.int64)
+
+    now, captured = 7, 0  # the current stream, and what it captures
+
+    def stream(self):
+        return self.now
+
+    def capture(self, stream):
+        return self.captured
+
+    def follower(self):
+        return lambda before=self.now: self.followed.append((before, self.now))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "why"),
+    [
+        (None, "", ""),
+        (1, "", "rank 0 does not reach the memory of rank 1"),
+        (None, "0", "rank 1 does not reach the memory of rank 0"),
+    ],
+)
+def test_all_reach_the_memory_of_all(monkeypatch, mine, theirs, why):
+    monkeypatch.setenv(engine.VARIABLE, "auto")
+    assert engine.refusal(Site(mine), Board(FACTS % engine._node(), theirs), 2) == why
+    assert engine.refusal(Site(), Board(), 1) == "there is one rank"
+
+
+def test_an_unknown_engine_is_refused(monkeypatch):
+    monkeypatch.setenv(engine.VARIABLE, "nccl")
+    with pytest.raises(ValueError, match="NORMGEN_RANKS_ENGINE is nccl: it is auto, words or collective"):
+        engine.wish()
+
+
+def test_memory_that_one_rank_lacks_is_of_no_use_to_the_others():
+    for site, board in (
+        (Site(fault=RuntimeError("out of memory\nat some place")), Board("")),
+        (Site(), Board("RuntimeError out of memory")),
+    ):
+        with pytest.raises(Unfit, match=r"rank [01] has no memory that all ranks see: .*out of memory$"):
+            Words(site, 0, 2, lambda: None, board)
+
+
+def test_who_does_not_deliver_is_named_in_the_next_call():
+    words = Words(Site(), 0, 2, lambda: None, Board(""))
+    words.check("rmsnorm over D")
+    words._record[0] = 17 << 40 | 2 << 32 | 812
+    with pytest.raises(PeerFault, match="rmsnorm over D: rank 1 did not deliver value 17 of exchange 812"):
+        words.check("rmsnorm over D")
+
+
+def test_exchanges_outside_graphs_go_one_after_the_other():
+    """By one channel, whatever streams they are on: a larger one from where there is need of it."""
+    site = Site()
+    words = Words(site, 0, 2, lambda: None, Board("", ""))
+    first = words._channel(10)
+    site.now = 8
+    assert words._channel(10) is first and words._channel(11) is first
+    assert site.followed == [(7, 8)]
+    site.now = 7
+    larger = words._channel(first.capacity + 1)
+    assert larger.capacity == 2 * first.capacity and larger.slots[0] != first.slots[0]
+    assert site.followed == [(7, 8), (8, 7)] and words._channel(10) is larger
+    assert words._channel(0) is None and words._channel(MOST_WORDS + 1) is None
+
+
+def test_a_graph_has_a_channel_of_its_own():
+    """For as long as there are spare ones, of which calls outside graphs make more."""
+    site = Site()
+    words = Words(site, 0, 2, lambda: None, Board("", ""))
+    eager, found = words._channel(10), []
+    site.captured = 1
+    assert words._channel(eager.capacity + 1) is None  # there can be no buffer now
+    while (channel := words._channel(10)) is not None:
+        assert words._channel(10) is channel
+        found.append(channel)
+        site.captured += 1
+    every = [eager, *found]
+    assert len(found) > 2 and len({(each.slots, each.counters) for each in every}) == len(every)
+    size = channel_words(2, eager.capacity) * 8
+    starts = sorted(each.slots[0] for each in every)
+    assert all(after - before == size for before, after in pairwise(starts))
+    assert min(each.counters for each in every) == starts[-1] + size
+    site.captured = 0
+    words._channel(10)
+    site.captured = 1000
+    assert words._channel(10) is not None
+
+
+def test_gpus_are_known_by_names_of_their_own(monkeypatch):
+    """Each process may number them in another way, and see others."""
+    cuda = SimpleNamespace(
+        get_device_properties=lambda device: SimpleNamespace(uuid=f"gpu {getattr(device, 'index', device)}"),
+        device_count=lambda: 3,
+        can_device_access_peer=lambda one, other: other != 2,
+    )
+    monkeypatch.setattr(torch, "cuda", cuda)
+    site = CudaSite(torch.device("cuda", 1))
+    assert site.name() == "gpu 1" and site.lacks() == ""
+    assert site.unreachable(["gpu 1", "gpu 0"]) is None
+    assert site.unreachable(["gpu 0", "gpu 1", "gpu 2"]) == 2
+    assert site.unreachable(["gpu 1", "of another process"]) == 1
+    monkeypatch.setattr(private, "_SYMMETRIC", "torch.nowhere")
+    assert site.lacks() == "its PyTorch has no symmetric memory"
