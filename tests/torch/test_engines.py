@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from normgen.runtime.ranks.group import PeerFault
+from normgen.runtime.ranks.node import node_name
 from normgen.runtime.ranks.words import channel_words
 from normgen.torch import private
 from normgen.torch.ranks import engine
@@ -111,7 +112,7 @@ class Site:
 )
 def test_all_reach_the_memory_of_all(monkeypatch, mine, theirs, why):
     monkeypatch.setenv(engine.VARIABLE, "auto")
-    assert engine.refusal(Site(mine), Board(FACTS % engine._node(), theirs), 2) == why
+    assert engine.refusal(Site(mine), Board(FACTS % node_name(), theirs), 2) == why
     assert engine.refusal(Site(), Board(), 1) == "there is one rank"
 
 

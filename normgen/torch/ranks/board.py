@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
+from normgen.runtime.ranks.node import NodeRanks, new_file, node_name
 from normgen.torch import private
 
 _SECONDS = 600.0
@@ -42,3 +45,26 @@ class Board:
                 f"more time by NORMGEN_RANKS_TIMEOUT"
             ) from fault
         return [store.get(key).decode() for key in keys]
+
+
+def node_ranks(board: Board, rank: int, size: int, what: str) -> NodeRanks | None:
+    """The ranks as processes of one node, each with a memory of its own; None, on all of them, where they are
+    not. Raises what `Board.told` does."""
+    path, mark = new_file(size) if rank == 0 else ("", "")
+    try:
+        mine = {"node": node_name(), "process": os.getpid(), "path": path, "mark": mark}
+        every = [json.loads(text) for text in board.told(json.dumps(mine), what)]
+        path, mark = every[0]["path"], every[0]["mark"]
+        nodes, processes = {each["node"] for each in every}, {each["process"] for each in every}
+        if not path or len(nodes) > 1 or len(processes) < size:
+            return None
+        found, fault = None, ""
+        try:
+            found = NodeRanks(path, mark, rank, size, patience(_SECONDS))
+        except OSError as raised:
+            fault = str(raised) or type(raised).__name__
+        return None if any(board.told(fault, what)) else found
+    finally:
+        if rank == 0 and path:
+            with suppress(OSError):
+                os.unlink(path)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from normgen.runtime.ranks.node import node_name
 from normgen.runtime.ranks.words import MOST_RANKS
 from normgen.torch.ranks.board import Board
 from normgen.torch.ranks.sites import Site
@@ -50,7 +48,7 @@ def refusal(site: Site, board: Board, size: int) -> str:
     if size == 1:
         return "there is one rank"
     lacks = site.lacks()
-    mine = Facts(wish(), _node(), lacks, "" if lacks else site.name())
+    mine = Facts(wish(), node_name(), lacks, "" if lacks else site.name())
     every = [Facts(**json.loads(text)) for text in board.told(json.dumps(asdict(mine)), _WHAT)]
     against = unfit(every)
     if against:
@@ -80,11 +78,3 @@ def unfit(every: Sequence[Facts]) -> str:
         if (other := devices.index(device)) != rank:
             return f"ranks {other} and {rank} share a device"
     return ""
-
-
-def _node() -> str:
-    """What tells this machine from others, and one start of it from the next."""
-    found = socket.gethostname()
-    with suppress(OSError):
-        found += Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return found

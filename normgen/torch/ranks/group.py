@@ -15,8 +15,9 @@ import torch.distributed as dist
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.group import PeerFault
+from normgen.runtime.ranks.node import NodeRanks
 from normgen.torch import private
-from normgen.torch.ranks.board import Board
+from normgen.torch.ranks.board import Board, node_ranks
 from normgen.torch.ranks.engine import COLLECTIVE, UNDECIDED, WORDS, refusal, wish
 from normgen.torch.ranks.sites import SITES
 from normgen.torch.ranks.words import Unfit, Words
@@ -27,8 +28,9 @@ _KEPT = 256  # calls that ranks have agreed on, for graphs
 class ProcessRanks:
     """The ranks of a process group, found by its name in each call: groups may be destroyed and made anew.
 
-    A group of GPUs alone tells numbers of the host through its GPUs. While a CUDA graph is captured nothing
-    can be read, so that calls must have been made before: what ranks agreed on then holds in the graph.
+    Ranks of one node tell numbers of the host through memory of the host. Those of several do so through the
+    group, which takes GPUs where it is one of GPUs alone. While a CUDA graph is captured these cannot be
+    read, so that calls must have been made before: what ranks agreed on then holds in the graph.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,6 +38,7 @@ class ProcessRanks:
         self.name = name
         self._board = Board(lambda: self.group, lambda: self.rank, lambda: self.size)
         self._met: Any = None  # a weak reference to the group whose ranks have met
+        self._node: NodeRanks | None = None
         self._words: Words | None = None
         self._engine = ""
         self._on_host = False  # tensors that were exchanged are
@@ -64,18 +67,19 @@ class ProcessRanks:
 
     def meet(self, what: str) -> None:
         """Wait before the first call over the group until all ranks are there. `PeerFault`, which names who
-        is not, after so many seconds as NORMGEN_RANKS_TIMEOUT tells, or else ten minutes; later calls have
-        the time-out of the group. And `PeerFault` once a rank has not delivered in an earlier call."""
+        is not, after so many seconds as NORMGEN_RANKS_TIMEOUT tells, or else ten minutes. And `PeerFault`
+        once a rank has not delivered in an earlier call."""
         if self._met is None or self._met() is not self.group:
             self._words, self._engine = None, ""
-            self._board.told("", what)
+            self._node = node_ranks(self._board, self.rank, self.size, what)
             self._met = weakref.ref(self.group)
         if self._words is not None:
             self._words.check(what)
 
     def gather(self, array: Any) -> Any:
         """What all ranks give, of the same shape and type: an array of NumPy or a tensor, and so the result.
-        `PeerFault` where a rank is gone, or comes too late for the time-out of the group."""
+        `PeerFault` where a rank is gone, or comes too late: for ranks of one node after as many seconds as
+        for `meet`, for those of several after the time-out of the group."""
         if not isinstance(array, np.ndarray):
             return self._gathered(array)
         key = array.tobytes()
@@ -86,8 +90,10 @@ class ProcessRanks:
                     "ranks cannot agree while a CUDA graph is captured: make the call once before"
                 )
             return known
-        told = torch.from_numpy(array).to(private.device_of(self.group))
-        found = self._gathered(told).cpu().numpy()
+        found = self._node.gather(array, f"group {self.name}") if self._node else None
+        if found is None:
+            told = torch.from_numpy(array).to(private.device_of(self.group))
+            found = self._gathered(told).cpu().numpy()
         self._agreed.keep(key, found)
         return found
 
