@@ -10,7 +10,7 @@ from typing import Any
 
 from normgen.ir.expr import Expr, Extent, Scalar, walk
 from normgen.kernel.access import Access, ColumnText
-from normgen.kernel.group import Order
+from normgen.kernel.group import Order, without
 from normgen.kernel.plan import Operand
 from normgen.kernel.templates import environment
 from normgen.kernel.text import KernelText
@@ -106,17 +106,19 @@ def row_parameters(
     tensors: Iterable[Access] = (),
     columns: Iterable[ColumnText] | None = None,
     final: bool = False,
+    lengths: Order = (),
 ) -> tuple[Parameter, ...]:
-    """`parameters_for` a text that walks rows, whose lengths are constants; or of the `final` one, that
-    combines partials."""
+    """`parameters_for` a text that walks rows, whose lengths are constants but for those of some axes; or of
+    the `final` one, that combines partials."""
     plan = text.plan
 
     def steps(operand: Operand) -> Order:
         return operand.kept + (operand.inner if (final and plan.part) or operand.inner != plan.piece else ())
 
     walked = plan.part or (len(text.walk) > 1 and not final)
-    lengths = {*plan.segment, *(text.walk if walked else ())}
-    return parameters_for(text, steps, used, lengths, own, plan.inner, tensors, columns)
+    needed = {*plan.segment, *(text.walk if walked else ()), *lengths}
+    fixed = without(plan.inner, lengths)
+    return parameters_for(text, steps, used, needed, own, fixed, tensors, columns)
 
 
 def store_of(text: KernelText, access: Access, value: str = "", address: str = "") -> Context:
@@ -159,6 +161,8 @@ def declare(text: KernelText, parameter: Parameter) -> str:
             return f"index_t size_{axis_name(parameter.axis)}"
         case "scalar":
             return f"float {text.scalars[name]}"
+        case "team" | "members":
+            return f"int {parameter.kind}"
         case "rows" | "columns" | "split" | "count" | "chunks" | "chunks_per_group":
             return f"index_t {name or parameter.kind}"
         case "words":

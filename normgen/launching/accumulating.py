@@ -20,6 +20,7 @@ from normgen.package.operands import AccumulatorRecord, FormRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
+_SIZED_SHARES = 4  # warps that share such a tile, where one text serves batches of any size
 _MOST_WARPS = 16  # of a block of the second stage
 _CLEARING = 256  # threads of a block that clears
 _BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
@@ -35,7 +36,7 @@ class Accumulating:
     accumulators keep parts. `words`: how many there are that tell blocks which share a row what is there, and
     `published`: floats that they leave there. `members`: of one row.
     `of_segment`: the partials that there would be of a single segment of rows, where there are several; else
-    0.
+    0. `sized`: whether the kernel that adds up partials is the same for any number of them.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Accumulating:
         members: int = 1,
         of_segment: int = 0,
         far: tuple[str, ...] | None = None,
+        sized: bool = False,
     ) -> None:
         self.record, self.call, self.reduced = record, call, reduced
         self.partials, self.runs, self.words, self.of_segment = partials, runs, words, of_segment
-        self.members = members
+        self.members, self.sized = members, sized
         self.columns = wanted_columns(record, call)
         self.partials_left = tuple(partial_name(record, c) for c in self.columns)
         self.published = words_name(record), published_name(record)
@@ -150,6 +152,8 @@ class Accumulating:
     def _tiling(self, few: bool | None) -> tuple[int, int, int]:
         """Columns of a tile, warps that share one, and tiles of a block. Rows of segments have two: that of a
         single one where warps have to share its partials, else one for many. Others have one."""
+        if self.sized:
+            return _NARROW, _SIZED_SHARES, 1
         if not (self.of_segment and all(c.wide and c.kept for c in self.columns)):
             return self._tiling_of(self.partials)
         if few is None:

@@ -26,6 +26,7 @@ from normgen.package.records import TensorRecord
 INT_LIMIT = 2**31 - 2**24
 WORD = 16  # bytes of the widest access
 _ABSENT = "float"
+_INTEGERS = ("blocks", "team", "members")  # parameters of 32 bits, whatever the call
 
 K = TypeVar("K")
 Found = TypeVar("Found")
@@ -179,7 +180,7 @@ class Call:
         if (p.kind, p.name) in own:
             value = own[p.kind, p.name]
             pointer = isinstance(value, Slot) or p.kind in ("pointer", "partial", "published")
-            return value, "P" if pointer else "i" if p.kind == "blocks" else index
+            return value, "P" if pointer else "i" if p.kind in _INTEGERS else index
         match p.kind:
             case "pointer":
                 return (Slot("pointer", p.name) if p.name in self.operands else 0), "P"

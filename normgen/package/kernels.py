@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from normgen.package.operands import AccumulatorRecord, FormRecord, OperandRecord
 
+IMAGE = "..."  # the axis that stands for all dimensions of an image, of which calls have many sizes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:

@@ -8,6 +8,8 @@ from normgen.package.constants import listing
 
 _MEANINGS = {
     ("rows", ""): "rows",
+    ("team", ""): "threads of a thread group in one block",
+    ("members", ""): "blocks that share a row",
     ("split", ""): "columns of a row that a block takes",
     ("blocks", ""): "blocks per segment of rows",
     ("words", ""): "scratch: bits by which blocks tell one another what is there",
@@ -122,7 +124,8 @@ class AccumulatorRecord:
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
-    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, columns, split (columns
+    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, team (threads
+    of a thread group in one block), members (blocks that share a row), columns, split (columns
     of a row that a block takes), blocks (per segment), words (of bits that tell blocks which share a row what
     is there) and their count, published (what is there).
     """

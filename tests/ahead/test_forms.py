@@ -18,7 +18,7 @@ from normgen.runtime.planning.registry import family_of
 from tests.codegen import windowing
 from tests.codegen.norms import package_of, packaged
 
-NAMES = ("rmsnorm", "batchnorm_channels_last", "rmsnorm_fp8", "local_response_norm")
+NAMES = ("rmsnorm", "batchnorm_channels_last", "rmsnorm_fp8", "local_response_norm", "instancenorm")
 
 
 @pytest.mark.parametrize("length", [64, 1001, 16384, 262144])

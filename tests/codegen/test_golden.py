@@ -40,6 +40,8 @@ SHOWN = {
     "local_response_norm": ("forward",),
     windowing.text(windowing.LAST): ("forward",),
     "norm turned\ninput x[M, N]\noutput y[M, N] = x * 2\noutput z[N, M] = x\n": ("forward",),
+    "instancenorm": ("forward",),  # rows of images
+    "groupnorm": ("backward",),  # gradients of params, of a batch
     residing.BANDS["bands without gains"]: ("forward", "backward"),
 }
 

@@ -57,7 +57,7 @@ def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ship]:
 
 CALLS = {
     "rows": ("rmsnorm", (), "...", (("D", 2048),)),
-    "columns": ("layernorm2d", (), "B", (("C", 96), ("...", 256))),
+    "columns": ("instancenorm_channels_last", (), "B", (("C", 96), ("...", 256))),
     "resident": ("groupnorm_channels_last", (("groups", 8),), "B", (("C", 16), ("...", 1024))),
 }
 
@@ -201,7 +201,7 @@ def test_a_schedule_is_written_without_its_defaults(family: str) -> None:
 
 
 def test_nothing_is_predicted_of_calls_that_the_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it has more than one strategy of a pass."""
+    """Unless it has more than one strategy of a pass, or few texts serve images of every size."""
     asked: list[int] = []
     usual = model.microseconds
 
@@ -220,8 +220,8 @@ def test_nothing_is_predicted_of_calls_that_the_table_has(monkeypatch: pytest.Mo
             plan = plan_launches(called.record, binding, H200)
             predicted = bool(asked)
             found = alternatives(called.record, binding, H200)
-            if sum(each.measured for each in found) == 1:
+            if sum(each.measured for each in found) == 1 and not problem.text.endswith(":nchw"):
                 known += 1
                 assert not predicted, (problem.text, direction)
             assert plan == choose_strategy(found).plan, (problem.text, direction)
-    assert known > 300
+    assert known > 250

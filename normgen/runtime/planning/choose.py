@@ -3,7 +3,7 @@ family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -97,6 +97,13 @@ class Alternative:
         return sum(each.cost.microseconds for each in self.kernels)
 
     @property
+    def serves(self) -> Set[str]:
+        """Of what images its texts are, those of `one` size or of `any`; of kernels that know of none
+        nothing."""
+        found = (family_of(each.kernel).serves(each.kernel, each.schedule) for each in self.kernels)
+        return {each for each in found if each}
+
+    @property
     def measured(self) -> bool:
         """Whether a table has all that it runs."""
         return all(each.measured for each in self.kernels)
@@ -121,15 +128,20 @@ def plan_launches(
 
     `strategy`: the name of the one to take; by default the one that should be fastest.
     """
-    known = None if strategy else _measured(record, binding, device)
+    known = None
+    if not strategy:
+        known = _general(record, binding, device) or _measured(record, binding, device)
     return (known or choose_strategy(alternatives(record, binding, device, strategy))).plan
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
-    """The alternative that was measured to be fast, else that with the least predicted time; of equals the
-    first."""
+    """The alternative with the fewest launches of those whose texts serve images of any size; where there is
+    none, that which was measured to be fast, else that with the least predicted time. Of equals the first."""
     if len(found) == 1:
         return found[0]
+    general = [each for each in found if each.serves == {"any"}]
+    if general:
+        return min(general, key=lambda each: _launches([kernel.kernel for kernel in each.kernels]))
     return min(found, key=lambda each: (not each.measured, each.microseconds))
 
 
@@ -141,6 +153,22 @@ def alternatives(
     found = [running for running in every if not running.misfit]
     named = [running for running in found if running.strategy.name == only]
     return tuple(running.alternative({}) for running in named or found)
+
+
+def _general(record: PassRecord, binding: Binding, device: Machine) -> Alternative | None:
+    """The strategy with the fewest launches of those whose texts serve images of any size, without a look at
+    more of the others than it takes to see that theirs do not; None where there is none."""
+    every = [Running(strategy, binding, device) for strategy in record.strategies]
+    for each in sorted(every, key=lambda running: _launches(running.kernels)):
+        if each.general and not each.misfit:
+            return each.alternative({})
+    return None
+
+
+def _launches(kernels: Sequence[Kernel]) -> tuple[int, int]:
+    """How many launches these kernels take, and how many of them leave sums for another."""
+    sums = sum(bool(kernel.finals) for kernel in kernels)
+    return len(kernels) + sums, sums
 
 
 def _measured(record: PassRecord, binding: Binding, device: Machine) -> Alternative | None:
@@ -218,6 +246,19 @@ class Running:
     def known(self) -> bool:
         """Whether a table has calls like this of every kernel."""
         return all(_lines(kernel, self.call) for kernel in self.kernels)
+
+    @property
+    def general(self) -> bool:
+        """Whether its texts serve images of any size."""
+        if not any(family_of(kernel).general(kernel) for kernel in self.kernels):
+            return False
+        found = set()
+        for kernel in self.kernels:
+            schedule = self.default(kernel) if family_of(kernel).fits(kernel, self.call).ok else None
+            found.add("one" if schedule is None else family_of(kernel).serves(kernel, schedule))
+            if "one" in found:
+                return False
+        return "any" in found
 
     @property
     def misfit(self) -> str:

@@ -113,15 +113,17 @@ class ColumnsText(KernelText):
         """Statements that take a group's number apart into the index along each axis that groups walk."""
         return digits_of(self.walked, "group")
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Those of the forms that walk the columns."""
+    def parameters(self, sized: bool = False) -> tuple[Parameter, ...]:
+        """Those of the forms that walk the columns. `sized`: with the lengths of axes that are reduced."""
         across = set(self.layout.across)
         gathers = any(self.kind(a.operand) == "gather" for a in (*self.reads, *self.writes))
         lengths = {*self.plan.segment, *self.walked[1:], *(across if gathers else ())}
         used = [*self.plan.roots, *(c.column.reduce.arg for c in self.columns)]
         kinds = {"chunks_per_group": self.walked, "chunks": True, "blocks": self.columns}
         own = [Parameter(kind) for kind, there in kinds.items() if there]
-        return parameters_for(self, self._steps, used, lengths, own, fixed=self.plan.inner)
+        lengths |= set(self.plan.inner if sized else ())
+        fixed = () if sized else self.plan.inner
+        return parameters_for(self, self._steps, used, lengths, own, fixed=fixed)
 
     def _steps(self, operand: Operand) -> Order:
         """The axes along which an operand is addressed by a stride."""

@@ -12,19 +12,41 @@ from dataclasses import replace
 from functools import lru_cache
 
 from normgen.families.columns.launch.quantities import quantities
-from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
-from normgen.families.columns.launch.space import neighbours, settle, starts
+from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape, any_size
+from normgen.families.columns.launch.space import across, neighbours, settle, starts
 from normgen.launching.knobs import bits_of
-from normgen.launching.machine import of_usual_size
+from normgen.launching.machine import Machine, of_usual_size
 from normgen.launching.pick import bucket_of, compared, counts_of, of_least_regret
 from normgen.launching.quantities import Array
 from normgen.launching.table import key_of, nearest
 
+_PIXELS = 4096  # of an image, for which a schedule for all sizes is chosen
+
 
 def pick(shape: ColumnShape) -> ColumnSchedule:
-    """The schedule for such columns, and nearly as many: that which was measured, else that with the least
-    predicted time."""
-    return _measured(shape) or _predicted(shape)
+    """The schedule for such columns, and nearly as many: that of the text for all lengths, else that which
+    was measured, else that with the least predicted time."""
+    if shape.sized:
+        return any_size(shape)
+    return _of_images(shape) if shape.image else _measured(shape) or _predicted(shape)
+
+
+def _of_images(shape: ColumnShape) -> ColumnSchedule:
+    """That of images of every size with vectors as wide: of the division of a column that does best, the
+    neighbour of which the worst regret over numbers of columns is least."""
+    alike = replace(shape, columns=0, side_by_side=_PIXELS, segments=1, vector=shape.widths[0])
+    found = _for_all(replace(alike, device=of_usual_size(shape.device)), shape.device)
+    return across(found, found.lanes, shape)
+
+
+@lru_cache(maxsize=1024)
+def _for_all(shape: ColumnShape, device: Machine) -> ColumnSchedule:
+    division = _of_least_regret(shape)
+    moved = shape.length * shape.side_by_side * max(1, shape.reads + shape.writes)
+    columns = [shape.side_by_side * count for count in counts_of(moved)]
+    near = neighbours(_fastest(shape, division, columns[-1]), replace(shape, device=device))
+    us = predicted(shape, near, columns)
+    return near[int((us / us.min(1, keepdims=True)).max(0).argmin())]
 
 
 def _measured(shape: ColumnShape) -> ColumnSchedule | None:
@@ -36,7 +58,7 @@ def _measured(shape: ColumnShape) -> ColumnSchedule | None:
 
 def key_of_columns(shape: ColumnShape) -> str:
     """The key of a table for such columns, however many there are."""
-    return key_of(shape, "device", "columns")
+    return key_of(shape, "device", "columns", "sized", "image")
 
 
 def _predicted(shape: ColumnShape) -> ColumnSchedule:

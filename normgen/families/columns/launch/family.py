@@ -19,7 +19,7 @@ from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
-from normgen.package.kernels import ColumnsRecord
+from normgen.package.kernels import IMAGE, ColumnsRecord
 from normgen.package.operands import OperandRecord
 
 
@@ -31,6 +31,7 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         {
             "registers": "a block holds columns in registers",
             "multipass": "columns of any length: one pass over memory per reduction",
+            "any_size": "sums along a batch: one text for all sizes",
             "second_stage": "after one of these: adds up what blocks left of sums",
         }
     )
@@ -113,6 +114,8 @@ def shape_of(record: ColumnsRecord, call: Call) -> ColumnShape:
         wide=sum(c.wide for c in sums),
         sums=len(record.columns),
         persistent=bool(sums),
+        image=IMAGE in record.inner or len(record.inner) > 1,
+        sized=any(form.form == "any_size" for form in record.forms),
     )
 
 
@@ -140,6 +143,7 @@ class _Grid:
     def lowered(self) -> Lowered:
         """Its launches, and what the blocks leave of each sum."""
         s, record, call = self.schedule, self.record, self.call
+        shape = shape_of(record, call)
         beyond = self.blocks * s.lanes  # the last tiles of all blocks, and those that would be next
         reach = max(self.blocks * self.length, (self.chunks + 2 * beyond) * s.vector, call.reach())
         constants = {
@@ -151,8 +155,9 @@ class _Grid:
             "chunks": self.chunks, "chunks_per_group": self.chunks_per_group, "blocks": self.per_segment,
         }  # fmt: skip
         most = self.segments * self.room
-        accumulating = Accumulating(record, call, record.reduced, own, reach >= INT_LIMIT, most)
-        shared = next_tile(s.lanes, s, shape_of(record, call))
+        wide = reach >= INT_LIMIT
+        accumulating = Accumulating(record, call, record.reduced, own, wide, most, sized=shape.image)
+        shared = next_tile(s.lanes, s, shape)
         launch = accumulating.launch(s.form, constants, self.blocks, s.threads, shared=shared)
         widths = {partial_name(record, c): self.length if c.wide else 1 for c in self.sums}
         workspace = tuple((name, (self.blocks, width), "f32") for name, width in widths.items())

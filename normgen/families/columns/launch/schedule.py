@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from normgen.launching.call import WORD
 from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import estimate, knob
 from normgen.launching.machine import ORDINARY_SHARED, WARP, Machine
 
 _MAX_BLOCKS = 32
 TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_SIZED_TEAM, _SIZED_LANES = 16, 16  # threads of a block of the text for all lengths, along and across
 LANES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -28,6 +30,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "registers": Form(True, 1 << 30, "a column fits the registers of {0}, {1} each"),
         "multipass": Form(False, 4, "{0} pass along it once for each level of reductions"),
+        "any_size": Form(False, 4, "one text serves columns of every length: {0} pass along this one"),
     }
 )
 
@@ -56,6 +59,16 @@ class ColumnShape:
     wide: int  # sums over columns that are wanted, with a value for each element
     sums: int  # sums over columns that the kernel has
     persistent: bool  # whether any is wanted, so that blocks walk several tiles
+    sized: bool = False  # whether there is a text for columns of every length
+    image: bool = (
+        False  # whether those side by side are the pixels of an image, of which calls have many sizes
+    )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of images: the vectors that texts are for, the widest first. Few, so that texts are few."""
+        widest = WORD // self.narrowest
+        return tuple(width for width in (widest, 2, 1) if width <= self.vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,16 @@ class ColumnSchedule:
     def deep(self) -> int:
         """Loads of each operand that a thread has on their way."""
         return min(FORMS[self.form].deep, self.items)
+
+
+def any_size(shape: ColumnShape) -> ColumnSchedule:
+    """How columns run by the text for all lengths, which make no difference."""
+    team, lanes = _SIZED_TEAM, _SIZED_LANES
+    while team > WARP // lanes and exchange_bytes(team, lanes, shape.vector, shape) > ORDINARY_SHARED:
+        team //= 2
+    registers = multipass_registers(shape, shape.vector)
+    found = ColumnSchedule("any_size", shape.vector, team, -(-shape.length // team), registers, lanes)
+    return replace(found, blocks=blocks_resident(found, lanes, shape))
 
 
 def registers_of(shape: ColumnShape, vector: int, items: int, team: int, share: float = 1.2) -> int:
@@ -123,7 +146,12 @@ def lanes_that_fit(s: ColumnSchedule, shape: ColumnShape) -> list[int]:
 
 def exchange(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     """Bytes of shared memory that a block exchanges through."""
-    return (s.team + 1) * shape.exchanged * s.vector * lanes * 4 if s.team > 1 else 0
+    return exchange_bytes(s.team, lanes, s.vector, shape)
+
+
+def exchange_bytes(team: int, lanes: int, vector: int, shape: ColumnShape) -> int:
+    """The same of so many threads."""
+    return (team + 1) * shape.exchanged * vector * lanes * 4 if team > 1 else 0
 
 
 def next_tile(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:

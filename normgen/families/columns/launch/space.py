@@ -19,6 +19,7 @@ from normgen.families.columns.launch.schedule import (
     TEAMS,
     ColumnSchedule,
     ColumnShape,
+    any_size,
     blocks_resident,
     lanes_that_fit,
     multipass_registers,
@@ -43,7 +44,7 @@ def starts(shape: ColumnShape) -> list[ColumnSchedule]:
     """The schedules that others are neighbours of, at most so many."""
     along = sorted(_along(shape), key=lambda each: _unusual(each, shape))
     fit = islice((each for each in along if not _unfit(each, shape)), MOST_STARTS // len(_LINES))
-    return [_across(each, lanes, shape) for each in fit for lanes in _few_lanes(each, shape)]
+    return [across(each, lanes, shape) for each in fit for lanes in _few_lanes(each, shape)]
 
 
 def _along(shape: ColumnShape) -> Iterator[ColumnSchedule]:
@@ -76,8 +77,10 @@ def _unusual(s: ColumnSchedule, shape: ColumnShape) -> float:
 def neighbours(s: ColumnSchedule, shape: ColumnShape) -> list[ColumnSchedule]:
     """The schedules that give a column the same bits: with all lanes that there may be, or with one other
     knob and nearly as many columns of a block. At most so many."""
-    same = (_across(s, lanes, shape) for lanes in lanes_that_fit(s, shape))
-    others = (_across(each, n, shape) for each in _alike(s, shape) for n in _near_lanes(each, s, shape))
+    if s.form == "any_size":
+        return [s]
+    same = (across(s, lanes, shape) for lanes in lanes_that_fit(s, shape))
+    others = (across(each, n, shape) for each in _alike(s, shape) for n in _near_lanes(each, s, shape))
     return list(islice(distinct(chain([s], same, others)), MOST_NEIGHBOURS))
 
 
@@ -113,6 +116,8 @@ def settle(s: ColumnSchedule, shape: ColumnShape) -> ColumnSchedule | Support:
     Any vector, and any thread group that has the column, will do."""
     if s.form not in FORMS:
         return Support(False, f"there is no form {s.form}")
+    if s.form == "any_size":
+        return settled(s, any_size(shape))
     if s.vector not in _vectors(shape):
         return Support(False, f"vectors of {s.vector} columns are not aligned, or too narrow")
     found = (_held if s.holds else _passed)(shape, s.vector, s.team)
@@ -126,7 +131,7 @@ def settle(s: ColumnSchedule, shape: ColumnShape) -> ColumnSchedule | Support:
         return Support(False, why)
     if s.lanes not in lanes_that_fit(found, shape):
         return Support(False, f"a block with {counted(s.lanes, 'thread')} across does not fit")
-    return settled(s, _across(found, s.lanes, shape))
+    return settled(s, across(found, s.lanes, shape))
 
 
 def _unfit(s: ColumnSchedule, shape: ColumnShape) -> str:
@@ -183,6 +188,6 @@ def _passed(shape: ColumnShape, vector: int, team: int) -> ColumnSchedule:
     return ColumnSchedule("multipass", vector, team, items, multipass_registers(shape, vector))
 
 
-def _across(s: ColumnSchedule, lanes: int, shape: ColumnShape) -> ColumnSchedule:
+def across(s: ColumnSchedule, lanes: int, shape: ColumnShape) -> ColumnSchedule:
     """The same, with so many threads across the columns."""
     return replace(s, lanes=lanes, blocks=blocks_resident(s, lanes, shape))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from normgen.families.rows.compile.forms import (
     FORMS,
     REGISTERS,
+    any_size,
     cooperates,
     exchanged,
     launches,
@@ -68,13 +69,14 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             alone = KernelText(replace(plan, segment=()), wording, far=text.far)
         forms, held = [], []
         for form in (each for each in FORMS if each.admits(plan)):
-            view = RowsView(alone if form is REGISTERS else text, form)
+            view = RowsView(alone if form is REGISTERS or (form.sized and not plan.columns) else text, form)
             forms.append(view.record())
             held.append(len(view.body.held))
         if cooperates(plan):
             forms.append(clear_form(text))
         if plan.finals:
-            forms.append(second_stage_form(text, several=not plan.part))
+            lengths = plan.inner if any_size(plan) else ()
+            forms.append(second_stage_form(text, several=not plan.part, lengths=lengths))
         record = RowsRecord(
             name=plan.name,
             kept=plan.kept,

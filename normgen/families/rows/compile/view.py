@@ -4,6 +4,7 @@ here; the template owns the loops."""
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from normgen.families.rows.compile.forms import (
     BATCH,
@@ -22,7 +23,7 @@ from normgen.kernel.access import Access, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.phases import Phase
-from normgen.kernel.text import KernelText, lengths_of
+from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.operands import FormRecord, Parameter
 
 
@@ -48,6 +49,8 @@ class RowsView:
             access.at = "0"
         for access in self.parts:
             access.part = f"{access.value}_part" if form.stored else f"{access.value}_parts[{access.at}]"
+        for access in self.parts if form.sized else ():
+            access.part = f"{access.value}_run.of(i, {access.value}_first, {access.value}_next)"
         # of operands that rows share every element is loaded before the first row
         self.holds_parts = form.holds_parts(self.plan)
         for state in (a for a in self.scalars if a.updated):
@@ -62,7 +65,9 @@ class RowsView:
         published = ("published",) if self.form.launches and self.body.levels else ()
         context, own = self.context(), map(Parameter, ("rows", *self.form.own, *published))
         name = self.form.name
-        return form_record(self.text, name, f"rows/{name}", context, row_parameters(self.text, used, own))
+        lengths = self.plan.inner if self.form.sized else ()
+        parameters = row_parameters(self.text, used, own, lengths=lengths)
+        return form_record(self.text, name, f"rows/{name}", context, parameters)
 
     def context(self) -> Context:
         body, text = self.body, self.text
@@ -115,18 +120,25 @@ class RowsView:
         sums = all(c.op == "sum" for c in text.columns)
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
-            "flags": text.flags(text.reads) | {a.one: f"{a.span} % VEC == 0" for a in self.parts},
+            "flags": text.flags(text.reads) | self._ones(),
+            "piece_length": lengths_of(self.plan.piece),
+            "row_length": lengths_of(self.plan.inner),
+            "piece_count": lengths_of(self.plan.pieces),
+            "places_of_pieces": digits_of(self.plan.pieces, "piece", always=True),
             "exchanged": max(body.exchanged, int(bool(narrow) and self.form.combines)),
+            "given": self._given(),
+            "summed": [c for c in columns if self.form.sized],
             "narrow": narrow,
             "digits": text.digits,
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
             "refills": self.form is PIPELINE and refills(self.plan),
-            "segments": lengths_of(self.plan.segment),
+            "segments": factor(lengths_of(self.plan.segment)),
             "folded": lengths_of(self.plan.folded),
             "holds_parts": self.holds_parts,
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
+            "begins": self._begins(stores),
             "streamed": streamed,
             "slice_bytes": slice_bytes,
             "tagged": [v for v in self.vectors.values() if v.tags],
@@ -156,6 +168,24 @@ class RowsView:
             "held": body.held,
             "rounded": list(body.rounded.values()),
         }
+
+    def _begins(self, stores: list[Context]) -> str:
+        """Where a row begins of some operand that has all rows, or of a result."""
+        rows = {*self.plan.pieces, *self.plan.kept}
+        own = (f"{v.pointer}{v.offset}" for v in self.vectors.values() if rows <= set(v.operand.kept))
+        return next(chain(own, (store["address"] for store in stores)), "")
+
+    def _given(self) -> int:
+        """How many values a warp gives in one exchange at most, where lengths are arguments: of moments their
+        number too."""
+        if not (self.body.levels or self.text.columns):
+            return 0
+        return max(1, self.body.exchanged, 4 if self.plan.moments else 0)
+
+    def _ones(self) -> dict[str, str]:
+        """Whether vectors need one element of each operand that some elements of a row share, where the
+        lengths are constants that say so."""
+        return {} if self.form.sized else {a.one: f"{a.span} % VEC == 0" for a in self.parts}
 
     def _streamed(self, phases: list[Context]) -> list[Access]:
         """The operands that pass through shared memory."""
@@ -199,7 +229,9 @@ class RowsView:
         if self._is_whole(access):
             return f"const float {access.value} = {access.part};"
         text = access.load
-        if access.span and self.holds_parts and not access.walks:
+        if self.form.sized:
+            text = access.part
+        elif access.span and self.holds_parts and not access.walks:
             text = access.held
         elif access.span and self.form is not SPLIT:
             text = f"({text})" if access.flag else text

@@ -40,7 +40,8 @@ class RowBlocks:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
         self.form = form = form_of(schedule)
-        self.segments = 1 if form.across_segments else call.size(kernel.segment)
+        across = form.across_segments and not (form.sized and kernel.columns)
+        self.segments = 1 if across else call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
         self.split = self.length
@@ -57,6 +58,8 @@ class RowBlocks:
         self.blocks = self.segments * self.blocks_per_segment
         together = schedule.together(call.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
+        if form.sized:  # where rows leave partials each does, whatever the blocks
+            self.resident = -(-self.rows * self.segments // schedule.teams)
         self.partials = self.rows * self.runs if kernel.part else self.blocks
         several = schedule.members > 1
         meeting, apart = several and form.meets, several and form.streams
@@ -98,6 +101,8 @@ class RowBlocks:
         s, form = self.schedule, self.form
         tiles = -(-self.rows // (s.teams * s.batch))
         together = s.together(self.call.multiprocessors)
+        if form.sized:
+            return self.rows
         if not self.kernel.accumulates:
             if form.shares_rows:  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from normgen.counting import counted
+from normgen.families.rows.launch.any_size import FORM, any_size
 from normgen.families.rows.launch.forms import FORMS, form_of
 from normgen.families.rows.launch.legal import legal
 from normgen.families.rows.launch.quantities import quantities
@@ -75,14 +76,18 @@ def device_of(call: Call) -> Machine:
 def forms_of(kernel: RowsRecord) -> tuple[str, ...]:
     """The forms that a kernel may take: those that hold rows, where it is for no others."""
     forms = tuple(form.form for form in kernel.forms if form.form in FORMS)
-    return tuple(form for form in forms if FORMS[form].holds) if kernel.selective else forms
+    able = (form for form in forms if FORMS[form].holds or FORMS[form].sized)
+    return tuple(able) if kernel.selective else forms
 
 
 @lru_cache(maxsize=4096)
 def ways(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
-    """The schedules for such rows, however many there are (`shape` has none): those that were measured, else
-    those with the least predicted time."""
-    return _measured(shape, device, forms) or _predicted(shape, device, forms)
+    """The schedules for such rows, however many there are (`shape` has none): that of the text for all sizes,
+    else those that were measured, else those with the least predicted time."""
+    sized = any_size(shape, device) if FORM in forms else None
+    return (
+        Ways(sized, sized) if sized else _measured(shape, device, forms) or _predicted(shape, device, forms)
+    )
 
 
 def _measured(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
@@ -105,7 +110,7 @@ def _measured(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways 
 
 def key_of_rows(shape: RowShape) -> str:
     """The key of a table for such rows, however many there are."""
-    return key_of(shape, "rows")
+    return key_of(shape, "rows", "sized", "sized_anywhere")
 
 
 def _predicted(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:

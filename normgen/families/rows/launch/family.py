@@ -8,6 +8,7 @@ from math import ceil
 from types import MappingProxyType
 
 from normgen.counting import counted
+from normgen.families.rows.launch.any_size import FORM, MOST_THREADS, of_every_size
 from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.choose import (
     bits,
@@ -22,7 +23,7 @@ from normgen.families.rows.launch.choose import (
 )
 from normgen.families.rows.launch.cost import moved
 from normgen.families.rows.launch.fitting import spare_words
-from normgen.families.rows.launch.forms import reason_of
+from normgen.families.rows.launch.forms import form_of, reason_of
 from normgen.families.rows.launch.legal import settle
 from normgen.families.rows.launch.quantities import quantities
 from normgen.families.rows.launch.schedule import RowSchedule
@@ -36,7 +37,7 @@ from normgen.launching.launch import Launch
 from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
-from normgen.package.kernels import RowsRecord
+from normgen.package.kernels import IMAGE, RowsRecord
 from normgen.package.operands import OperandRecord
 
 # How often rows fill the second-level cache before it is told what to keep. With less nothing is gained.
@@ -58,6 +59,7 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             "multipass": "rows of any length: one pass over memory per reduction",
             "batch": "nothing is reduced within a row: a thread takes several rows",
             "split": "nothing is reduced within a row: blocks share long rows",
+            "any_size": "rows of images: one text for all sizes",
             "clear": "before cooperative, where its flags are not clear",
             "second_stage": "after one of these: adds up what blocks left of sums",
         }
@@ -138,15 +140,21 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             *lines,
         )
 
+    def general(self, kernel: RowsRecord) -> bool:
+        return any(form.form == FORM for form in kernel.forms)
+
+    def serves(self, kernel: RowsRecord, schedule: RowSchedule) -> str:
+        return "" if IMAGE not in kernel.inner else "any" if form_of(schedule).sized else "one"
+
     def texts(self, kernel: RowsRecord, call: Call) -> tuple[Launch, ...]:
-        """Launches with every text that calls like this one take, whatever the number of their rows.
+        """Launches with every text that calls like this one take, whatever the number of their rows, and of
+        images whatever their size where one text serves all.
 
         One more is beyond 2^31 elements, where offsets of 64 bits would spill. Only texts, entries and shared
         memory are those of such calls.
         """
         found: dict[tuple[str, str], Launch] = {}
-        both = usual(kernel, call)
-        for schedule in dict.fromkeys((both.many, both.few)) if both else ():
+        for schedule in _usual_texts(kernel, call):
             near = _blocks(kernel, schedule, call, wide=False)
             blocks = (
                 [near] if near.far or kernel.pieces else [near, _blocks(kernel, schedule, call, wide=True)]
@@ -160,6 +168,16 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         return tuple(found.values())
 
 
+def _usual_texts(kernel: RowsRecord, call: Call) -> tuple[RowSchedule, ...]:
+    """A schedule with each text that a kernel takes by itself; of images with those for other sizes too."""
+    both = usual(kernel, call)
+    if both is None:
+        return ()
+    if form_of(both.many).sized:
+        return of_every_size(shape_of(kernel, call), call.device)
+    return tuple(dict.fromkeys((both.many, both.few)))
+
+
 def _blocks(kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None) -> RowBlocks:
     return RowBlocks(kernel, schedule, call, in_two_ways(kernel, call), wide)
 
@@ -170,15 +188,24 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
     s, form = rows.schedule, rows.form
     spare = s.stages * spare_words(s, form.word_stores) * WORD
     constants = {
-        "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
+        "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "ITEMS": s.items,
+        "THREADS": MOST_THREADS if form.sized else s.threads,
         "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
-        "UNTAGGED": 0 if alone else _untagged(rows), "RUN": rows.run, "MEMBERS": s.members,
+        "UNTAGGED": 0 if alone else _untagged(rows), "RUN": rows.run,
+        "MEMBERS": s.cluster if form.sized else s.members,
         "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": spare,
         "BATCH": form.batch(s), "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
         "LATE": s.late and not (alone and s.form == "registers"),  # a block alone has all registers
         "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged,
     }  # fmt: skip
-    own = {"rows": rows.rows, "blocks": rows.blocks_per_segment, "split": rows.split}
+    several = s.cluster * s.members
+    own = {
+        "rows": rows.rows,
+        "team": s.team // several,
+        "members": several,
+        "blocks": rows.blocks_per_segment,
+        "split": rows.split,
+    }
     accumulating = Accumulating(
         rows.kernel,
         rows.call,
@@ -192,6 +219,7 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         s.members if form.streams else 1,
         rows.most_of_segment(),
         rows.kernel.kept[:-1] if rows.far else None,
+        form.sized,
     )
     launches = (
         accumulating.launch(
@@ -217,7 +245,8 @@ def _backwards(rows: RowBlocks) -> bool:
 def _may_be_alone(rows: RowBlocks) -> bool:
     """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
     are theirs. What is for few rows anyway has one text."""
-    return rows.form.across_segments and not in_two_ways(rows.kernel, rows.call)
+    alone = rows.form.across_segments and not rows.form.sized
+    return alone and not in_two_ways(rows.kernel, rows.call)
 
 
 def _alone(rows: RowBlocks) -> bool:

@@ -69,6 +69,7 @@ class Form:
     tags: bool = False  # loads may be tagged for the cache
     word_stores: bool = False  # misaligned rows are stored by aligned words
     by_words: bool = False  # memory is read in whole words, whatever the vectors
+    sized: bool = False  # lengths of rows are arguments of its text
     rounds: int = 1  # blocks that walk over the rows, per resident block: the later ones even out the work
 
     @property
@@ -223,6 +224,19 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             batch=lambda s: s.items,
             at_once=True,
             shares_rows=True,
+        ),
+        # Rows of images, by one text for all their sizes.
+        "any_size": Form(
+            reason="one text serves rows of every length: {threads}{blocks} go over this one in rounds",
+            registers=lambda s, shape, device: s.registers,
+            fit=lambda s, shape, device, room: s,
+            able=lambda shape: shape.sized > 0,
+            knobs=frozenset({"cluster", "realigned", "members"}),
+            order="any_size",
+            at_once=True,
+            across_segments=True,
+            far=True,
+            sized=True,
         ),
     }
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from normgen.counting import counted
+from normgen.families.rows.launch.any_size import any_size
 from normgen.families.rows.launch.fitting import (
     CLUSTER_BYTES,
     HELD_BYTES,
@@ -43,6 +44,8 @@ def settle(kernel: RowsRecord, call: Call, s: RowSchedule) -> RowSchedule | Supp
 
 def legal(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Support:
     """The candidate with what is estimated filled in, or why rows of this shape cannot run so."""
+    if form_of(s).sized:
+        return any_size(shape, device) or refused(f"{s.form} is not for such rows")
     if why := _unlike(s, shape) or _undivided(s, shape):
         return refused(why)
     return fit(s, shape, device)
