@@ -183,6 +183,30 @@ FAULTS = [
         "tests/codegen/test_rows_execution.py",
         "asked_for and overlapped and slice",
     ),
+    Fault(
+        "a word of an earlier exchange is taken",
+        "templates/device/peers.cuh",
+        "return unsigned(word >> 32) == epoch;",
+        "return word != 0;",
+        "tests/runtime/test_words.py",
+        "gathers and 2",
+    ),
+    Fault(
+        "what a rank of the node tells is taken by its number alone",
+        "runtime/ranks/node.py",
+        "<< 32 | crc32(told, self._epoch & 0xFFFFFFFF)",
+        "<< 32",
+        "tests/runtime/test_node.py",
+        "before_its_tag",
+    ),
+    Fault(
+        "graphs share a channel with other calls",
+        "torch/ranks/words.py",
+        "capture = self.site.capture(stream)",
+        "capture = 0",
+        "tests/torch/test_engines.py",
+        "graph",
+    ),
 ]
 
 

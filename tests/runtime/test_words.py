@@ -62,6 +62,7 @@ def test_every_access_of_an_exchange_is_in_its_memory(room):
 def test_a_record_tells_who_is_late():
     assert PeerLate.of(0) is None
     assert PeerLate.of(17 << 40 | 4 << 32 | 812) == PeerLate(rank=3, place=17, epoch=812)
+    assert PeerLate.of(-1 << 40 | 8 << 32) == PeerLate(rank=7, place=2**24 - 1, epoch=0)  # of signed numbers
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])

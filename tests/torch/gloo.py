@@ -23,6 +23,7 @@ from tests.torch import host_site
 
 DEVICE = os.environ.get("NORMGEN_TEST_RANKS_ON", "cpu")
 LONGEST = 900  # seconds
+_ALONE = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}  # words need none
 WORDS_ON_HOST = "NORMGEN_TEST_WORDS_ON_HOST"  # exchange tensors of CPUs by words, in files
 needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 
@@ -35,7 +36,7 @@ def faults(
     store = folder / "store"
     command = [sys.executable, "-m", "tests.torch.gloo", module]
     root = Path(__file__).parents[2]
-    options = {"cwd": root, "env": {**os.environ, **(variables or {})}}
+    options = {"cwd": root, "env": {**_ALONE, **os.environ, **(variables or {})}}
     running = [subprocess.Popen([*command, str(k), str(ranks), str(store)], **options) for k in range(ranks)]
     try:
         assert [process.wait(LONGEST) for process in running] == [0] * ranks

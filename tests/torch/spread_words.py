@@ -95,7 +95,7 @@ def a_rank_that_stops_is_an_error():
     norm(own_run(x), own_run(w))  # while there is time enough for compilers
     group = dist.new_group()
     norm, ranks = nt.load("rmsnorm", shard={"D": group}), ranks_of(group)
-    with _patience("2"):
+    with _patience("4"):
         norm(own_run(x), own_run(w))
     if dist.get_rank():
         return
@@ -105,7 +105,7 @@ def a_rank_that_stops_is_an_error():
     try:
         norm(own_run(x), own_run(w))
     except PeerFault as fault:
-        assert "rmsnorm over D: rank 1 did not deliver value 0 of exchange 2 within 2 s" in str(fault)
+        assert "rmsnorm over D: rank 1 did not deliver value 0 of exchange 2 within 4 s" in str(fault)
         return
     raise AssertionError("nothing was said of the rank that stopped")
 

@@ -61,7 +61,7 @@ class PeerLate:
     def of(cls, word: int) -> PeerLate | None:
         """That of a record; None where it is empty."""
         rank = word >> 32 & 0xFF
-        return cls(rank - 1, word >> 40, word & 0xFFFFFFFF) if rank else None
+        return cls(rank - 1, word >> 40 & 0xFFFFFF, word & 0xFFFFFFFF) if rank else None
 
 
 def channel_words(ranks: int, capacity: int) -> int:
