@@ -138,26 +138,26 @@ def name_of_gpu(device: torch.device | int) -> str:
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
 
 
-def symmetric_words(
-    words: int, rank: int, device: torch.device, group: Any
-) -> tuple[list[torch.Tensor], Any]:
-    """Memory of so many numbers of 8 bytes, of 0, on the GPU of each rank of a group, as this one sees it,
-    and what keeps it. All ranks call it together. RuntimeError where one sees other memory than that of
-    its peers."""
-    found = _find(_SYMMETRIC, "empty", "rendezvous")
+def symmetric_words(words: int, device: torch.device) -> torch.Tensor:
+    """So many numbers of 8 bytes on a GPU that other processes can have in their memory."""
+    found = _find(_SYMMETRIC, "empty")
     if found is None:
         raise RuntimeError("this release of PyTorch has no symmetric memory")
-    empty, rendezvous = found
-    size = words + 1  # the last one tells whose it is
-    own = empty(size, dtype=torch.int64, device=device)
-    own.zero_()
-    own[words] = rank + 1
-    torch.cuda.synchronize(device)
-    handle = rendezvous(own, group.group_name)
-    ranks = range(group.size())
-    every = [own if each == rank else handle.get_buffer(each, (size,), torch.int64) for each in ranks]
-    if [int(each[words]) for each in every] != [each + 1 for each in ranks]:
-        raise RuntimeError("symmetric memory shows other memory than that of the peers")
+    made: torch.Tensor = found[0](words, dtype=torch.int64, device=device)
+    return made
+
+
+def symmetric_peers(own: torch.Tensor, group: Any) -> tuple[list[torch.Tensor], Any]:
+    """The memory that each rank of a group has of `symmetric_words`, and what keeps it. All ranks call it
+    together, which need not make them wait for each other."""
+    found = _find(_SYMMETRIC, "rendezvous")
+    if found is None:
+        raise RuntimeError("this release of PyTorch has no symmetric memory")
+    handle = found[0](own, group.group_name)
+    # Buffers begin where memory was allocated, of which a tensor may be a part: of all ranks the same one.
+    begin = handle.get_buffer(group.rank(), (1,), own.dtype, 0)
+    offset = (own.data_ptr() - begin.data_ptr()) // own.element_size()
+    every = [handle.get_buffer(rank, (own.numel(),), own.dtype, offset) for rank in range(group.size())]
     return every, (own, handle)
 
 

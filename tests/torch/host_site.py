@@ -3,7 +3,6 @@ host. All else is as on GPUs."""
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 
 import torch
@@ -12,8 +11,6 @@ import torch.distributed as dist
 from normgen.launching.launch import HOST
 from normgen.torch.ranks.sites import SITES
 
-_NUMBERS = count()
-
 
 class HostSite:
     """The memory of a process."""
@@ -21,7 +18,7 @@ class HostSite:
     key = HOST
 
     def __init__(self, device, folder):
-        self.device, self._folder = device, folder
+        self.device, self._folder, self._paths = device, folder, []
 
     def lacks(self):
         return ""
@@ -32,13 +29,19 @@ class HostSite:
     def unreachable(self, names):
         return None
 
-    def shared(self, words, rank, group):
-        number, ranks = next(_NUMBERS), dist.get_process_group_ranks(group)
-        paths = [Path(f"{self._folder}.{group.group_name}.{number}.{each}") for each in ranks]
-        with open(paths[rank], "wb") as file:
-            file.truncate(8 * words)
-        dist.barrier(group)
-        return [self._memory(path, words) for path in paths], None
+    def memory(self, words, mark):
+        path = Path(f"{self._folder}.{dist.get_rank()}.{mark}")
+        with open(path, "wb") as file:
+            file.truncate(8 * (words + 1))
+        own = self._memory(path, words + 1)
+        own[-1] = mark
+        self._paths.append(path)
+        return own
+
+    def peers(self, own, group):
+        paths = [None] * dist.get_world_size(group)
+        dist.all_gather_object(paths, self._paths[-1], group)
+        return [self._memory(path, len(own)) for path in paths], None
 
     @staticmethod
     def _memory(path, words):

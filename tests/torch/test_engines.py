@@ -61,6 +61,8 @@ class Board:
         return [text, self.others.pop(0)]
 
 
+MARK = 1234  # of the memory of the other rank
+MADE = (f'["", "{MARK}"]', '["", ""]')  # which has made a buffer, and sees that of the first
 FACTS = '{"wish": "auto", "node": "%s", "lacks": "", "device": "gpu 1"}'
 
 
@@ -82,10 +84,17 @@ class Site:
         assert list(names) == ["gpu 0", "gpu 1"]
         return self._unreachable
 
-    def shared(self, words, rank, group):
+    def memory(self, words, mark):
         if self._fault:
             raise self._fault
-        return [torch.zeros(words, dtype=torch.int64) for _ in range(2)], None
+        made = torch.zeros(words + 1, dtype=torch.int64)
+        made[-1] = mark
+        return made
+
+    def peers(self, own, group):
+        theirs = torch.zeros_like(own)
+        theirs[-1] = MARK
+        return [own, theirs], None
 
     def record(self):
         return torch.zeros(1, dtype=torch.int64)
@@ -124,15 +133,21 @@ def test_an_unknown_engine_is_refused(monkeypatch):
 
 def test_memory_that_one_rank_lacks_is_of_no_use_to_the_others():
     for site, board in (
-        (Site(fault=RuntimeError("out of memory\nat some place")), Board("")),
-        (Site(), Board("RuntimeError out of memory")),
+        (Site(fault=RuntimeError("out of memory\nat some place")), Board(MADE[0])),
+        (Site(), Board('["RuntimeError: out of memory", ""]')),
+        (Site(), Board(MADE[0], '["RuntimeError: out of memory", ""]')),
     ):
         with pytest.raises(Unfit, match=r"rank [01] has no memory that all ranks see: .*out of memory$"):
             Words(site, 0, 2, lambda: None, board)
 
 
+def test_memory_of_others_than_peers_is_noticed():
+    with pytest.raises(Unfit, match=r"rank 0 has no memory .* sees other memory than that of its peers"):
+        Words(Site(), 0, 2, lambda: None, Board('["", "4321"]', MADE[1]))
+
+
 def test_who_does_not_deliver_is_named_in_the_next_call():
-    words = Words(Site(), 0, 2, lambda: None, Board(""))
+    words = Words(Site(), 0, 2, lambda: None, Board(*MADE))
     words.check("rmsnorm over D")
     words._record[0] = 17 << 40 | 2 << 32 | 812
     with pytest.raises(PeerFault, match="rmsnorm over D: rank 1 did not deliver value 17 of exchange 812"):
@@ -142,7 +157,7 @@ def test_who_does_not_deliver_is_named_in_the_next_call():
 def test_exchanges_outside_graphs_go_one_after_the_other():
     """By one channel, whatever streams they are on: a larger one from where there is need of it."""
     site = Site()
-    words = Words(site, 0, 2, lambda: None, Board("", ""))
+    words = Words(site, 0, 2, lambda: None, Board(*MADE, *MADE))
     first = words._channel(10)
     site.now = 8
     assert words._channel(10) is first and words._channel(11) is first
@@ -157,7 +172,7 @@ def test_exchanges_outside_graphs_go_one_after_the_other():
 def test_a_graph_has_a_channel_of_its_own():
     """For as long as there are spare ones, of which calls outside graphs make more."""
     site = Site()
-    words = Words(site, 0, 2, lambda: None, Board("", ""))
+    words = Words(site, 0, 2, lambda: None, Board(*MADE, *MADE))
     eager, found = words._channel(10), []
     site.captured = 1
     assert words._channel(eager.capacity + 1) is None  # there can be no buffer now
@@ -175,6 +190,24 @@ def test_a_graph_has_a_channel_of_its_own():
     words._channel(10)
     site.captured = 1000
     assert words._channel(10) is not None
+
+
+def test_buffers_are_found_where_tensors_begin(monkeypatch):
+    """In what was allocated, of which several may be parts."""
+    allocated = {rank: torch.arange(100) + 1000 * rank for rank in range(2)}
+    own = allocated[1][40:50]
+
+    def get_buffer(rank, sizes, dtype, storage_offset=0):
+        return allocated[rank][storage_offset : storage_offset + sizes[0]]
+
+    def rendezvous(tensor, group):
+        assert group == "a group"
+        return SimpleNamespace(get_buffer=get_buffer)
+
+    monkeypatch.setattr(private, "_find", lambda home, *names: [rendezvous])
+    group = SimpleNamespace(group_name="a group", rank=lambda: 1, size=lambda: 2)
+    every, _ = private.symmetric_peers(own, group)
+    assert [each[0] for each in every] == [40, 1040] and every[1].data_ptr() == own.data_ptr()
 
 
 def test_gpus_are_known_by_names_of_their_own(monkeypatch):

@@ -27,9 +27,12 @@ class Site(Protocol):
     def unreachable(self, names: Sequence[str]) -> int | None:
         """The first rank whose memory it cannot reach. `names`: of all devices."""
 
-    def shared(self, words: int, rank: int, group: Any) -> tuple[list[torch.Tensor], Any]:
-        """Memory of so many words of 8 bytes, of 0, on each rank, as this one sees it, and what keeps it. All
-        ranks of the group call it together."""
+    def memory(self, words: int, mark: int) -> torch.Tensor:
+        """So many words of 8 bytes that peers can have in their memory, which are 0 by now, and a mark behind
+        them."""
+
+    def peers(self, own: torch.Tensor, group: Any) -> tuple[list[torch.Tensor], Any]:
+        """Such memory of all ranks, and what keeps it. All ranks of the group call it together."""
 
     def record(self) -> torch.Tensor:
         """A number of 8 bytes that kernels write, and the host reads without waiting for them."""
@@ -70,10 +73,17 @@ class CudaSite:
                 return rank
         return None
 
-    def shared(self, words: int, rank: int, group: Any) -> tuple[list[torch.Tensor], Any]:
-        """Memory of so many words of 8 bytes, of 0, on each rank, as this one sees it, and what keeps it. All
-        ranks of the group call it together."""
-        return private.symmetric_words(words, rank, self.device, group)
+    def memory(self, words: int, mark: int) -> torch.Tensor:
+        """So many words of 8 bytes that peers can have in their memory, which are 0 by now, and a mark behind
+        them."""
+        made = private.symmetric_words(words + 1, self.device).zero_()
+        made[-1] = mark
+        torch.cuda.synchronize(self.device)
+        return made
+
+    def peers(self, own: torch.Tensor, group: Any) -> tuple[list[torch.Tensor], Any]:
+        """Such memory of all ranks, and what keeps it. All ranks of the group call it together."""
+        return private.symmetric_peers(own, group)
 
     def record(self) -> torch.Tensor:
         """A number of 8 bytes that kernels write, and the host reads without waiting for them."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -32,6 +34,8 @@ _SPARE = range(4, 65)  # how many of them there are
 _LOW = 2  # spare channels, below which there is a new buffer
 _COUNTER_WORDS = COUNTERS // 2  # of a channel, behind all channels
 _SECONDS = 30.0
+_WHAT = "memory for what ranks exchange"
+T = TypeVar("T")
 
 
 class Unfit(Exception):
@@ -131,16 +135,7 @@ class Words:
         """The first channel of a new buffer; the others are spare ones."""
         words = channel_words(self.size, capacity)
         count = 1 + min(max(_SPARE_BYTES // (8 * words), _SPARE[0]), _SPARE[-1])
-        every: list[torch.Tensor] = []
-        fault, held = "", None
-        try:
-            every, held = self.site.shared(count * (words + _COUNTER_WORDS), self.rank, self._group())
-        except Exception as raised:  # which the others are to learn of, whatever it is
-            fault = " ".join([type(raised).__name__, *str(raised).splitlines()[:1]])
-        for rank, told in enumerate(self._board.told(fault, "memory for what ranks exchange")):
-            if told:
-                raise Unfit(f"rank {rank} has no memory that all ranks see: {told}")
-        self._held.append((every, held))
+        every = self._peers(count * (words + _COUNTER_WORDS))
         counters = every[self.rank].data_ptr() + 8 * words * count
         made = [
             Channel(
@@ -154,6 +149,35 @@ class Words:
         ]
         self._spare = made[1:]
         return made[0]
+
+    def _peers(self, words: int) -> list[torch.Tensor]:
+        """Memory of so many words of 0 on each rank, as this one sees it. Raises `Unfit` on all ranks where
+        one does not see it. The word behind them is a mark, by which ranks know whose memory they see."""
+        mark = secrets.randbits(62)
+        own, marks = self._together(lambda: self.site.memory(words, mark), str(mark))
+        every, _ = self._together(lambda: self._seen(own, [int(each) for each in marks]))
+        return every
+
+    def _seen(self, own: torch.Tensor, marks: list[int]) -> list[torch.Tensor]:
+        every, held = self.site.peers(own, self._group())
+        self._held.append((every, held))
+        if [int(each[-1]) for each in every] != marks:
+            raise RuntimeError("it sees other memory than that of its peers")
+        return every
+
+    def _together(self, step: Callable[[], T], text: str = "") -> tuple[T, list[str]]:
+        """What a step makes, and the texts of all ranks, once all have made it. `Unfit` where one cannot."""
+        made: list[T] = []
+        fault = ""
+        try:
+            made.append(step())
+        except Exception as raised:  # which the others are to learn of, whatever it is
+            fault = " ".join([type(raised).__name__, *str(raised).splitlines()[:1]])
+        told = [json.loads(each) for each in self._board.told(json.dumps([fault, text]), _WHAT)]
+        for rank, (theirs, _) in enumerate(told):
+            if theirs:
+                raise Unfit(f"rank {rank} has no memory that all ranks see: {theirs}")
+        return made[0], [each for _, each in told]
 
 
 class _Order:
