@@ -6,7 +6,7 @@ Trees answer one question a level, so that they are evaluated all at once. Each 
 it left, and weighs schedules that are near the best of their kernel more. Most of what is common to the
 schedules of one kernel is left out of what it is fitted to: what counts is which of them is fastest. Further
 trees tell the level of kernels, by which strategies are compared. Families that name themselves have some of
-their own. One of which too few kernels were timed is left out, so that its own estimates go on being used.
+their own. One of which too few kernels were timed is left out, and goes by what memory leaves.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ def _kernel(about: dict[str, Any], lines: list[dict[str, Any]], device: Machine)
     family = family_of(kernel)
     settled = [(family.settle(kernel, there.call, family.schedule(**line["knobs"])), line) for line in lines]
     legal = [(s, line) for s, line in settled if isinstance(s, family.schedule)]
-    quantities = family.quantities(kernel, there.call, [s for s, _ in legal]) if legal else None
-    if quantities is None:
+    if not legal:
         return None
+    quantities = family.quantities(kernel, there.call, [s for s, _ in legal])
     return Kernel(about | {"family": kernel.family}, quantities, [line for _, line in legal])
 
 

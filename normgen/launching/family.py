@@ -1,7 +1,7 @@
 """What a family of kernels answers about one of its kernels in a call.
 
 Planning a call takes `fits`, the first schedule of `space`, and `lower`; and where strategies are to be
-compared, `moved`, and `quantities` or `estimate`. A schedule that comes from elsewhere takes `settle` and
+compared, `quantities`. A schedule that comes from elsewhere takes `settle` and
 `lower`. Everything else is for those who tune, or want to know what was passed over.
 """
 
@@ -11,12 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from normgen.launching.call import Call
 from normgen.launching.knobs import Knobs, bits_of
 from normgen.launching.launch import Launch
-from normgen.launching.machine import Machine
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 
@@ -32,15 +29,6 @@ class Cost:
 
     moved: Mapping[str, int]  # bytes read and written, by array, the workspace included
     microseconds: float
-
-
-def estimated(
-    moved: int, device: Machine, efficiency: float, launches: int = 1, second_stage: bool = False
-) -> float:
-    """Microseconds of so many launches, one that clears included, that move so many bytes at a fraction of
-    the memory's speed. `second_stage`: whether one of them combines what blocks left."""
-    beside = device.launch_latency * launches + device.second_stage_latency * second_stage
-    return beside + moved / (device.bandwidth * max(1e-3, efficiency))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +59,10 @@ class LaunchFamily(Protocol[K, S]):
         space settle to themselves."""
         ...
 
-    def quantities(self, kernel: K, call: Call, schedules: Sequence[S]) -> Mapping[str, Array] | None:
-        """What is known of schedules before anything runs, an array a quantity (see `launching.model`); None
-        where a family has no such. One that has trees of its own, or has no timings yet, names itself by a
-        quantity `is of ...`."""
-        return None
+    def quantities(self, kernel: K, call: Call, schedules: Sequence[S]) -> Mapping[str, Array]:
+        """What is known of schedules before anything runs, an array a quantity (see `launching.model`). A
+        family that has trees of its own, or no timings yet, names itself by a quantity `is of ...`."""
+        ...
 
     def measured_as(self, kernel: K, call: Call) -> tuple[str, int] | None:
         """The key by which a table keeps what was measured of such calls, and how many rows, columns or
@@ -85,13 +72,6 @@ class LaunchFamily(Protocol[K, S]):
     def moved(self, kernel: K, call: Call, schedule: S) -> Mapping[str, int]:
         """The bytes that its launches read and write, by array, the workspace included."""
         ...
-
-    def estimate(self, kernel: K, call: Call, schedule: S) -> float:
-        """Microseconds that it is expected to take, as long as the model of time does not know the family: by
-        default the bound that its quantities have."""
-        found = self.quantities(kernel, call, [schedule])
-        assert found is not None, "a family has quantities, or an estimate of its own"
-        return float(np.exp(found["bound"][0]))
 
     def bits(self, schedule: S) -> Knobs:
         """What of a schedule decides the bits of results that each row, column or image has of its own: where

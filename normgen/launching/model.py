@@ -36,21 +36,11 @@ class Trees(NamedTuple):
     values: NDArray[np.float32]  # [trees, 2**depth]; in a file of 2 bytes each
 
 
-def knows(quantities: Mapping[str, Array]) -> bool:
-    """Whether the model was fitted to timings of the family that quantities are of. Of other families its
-    predictions mean nothing."""
-    return all(name in shipped(SHIPPED).names for name in quantities if name.startswith(OF_FAMILY))
-
-
-def measured_by(name: str) -> bool:
-    """Whether the timings that the model was fitted to tell what a quantity is worth."""
-    return name in shipped(SHIPPED).names
-
-
 def microseconds(quantities: Mapping[str, Array]) -> Array:
-    """The predicted time of each schedule."""
-    bound = quantities["bound"]
-    return np.asarray(np.exp(bound + _of(SHIPPED, quantities)))
+    """The predicted time of each schedule: of a family that the trees were not fitted to, its bound."""
+    bound = np.asarray(quantities["bound"])
+    known = all(name in shipped(SHIPPED).names for name in quantities if name.startswith(OF_FAMILY))
+    return np.exp(bound + _of(SHIPPED, quantities)) if known else np.exp(bound)
 
 
 def spilled(quantities: Mapping[str, Array], count: int) -> NDArray[np.bool_]:

@@ -166,9 +166,9 @@ def lengths(compiled: Package, shape: tuple[int, int], given: dict[str, int]) ->
 def stays_in_the_cache(array: str, kernel: Kernel, entry: str, extents: dict[str, int]) -> bool:
     """Whether an array is counted once though its elements are read again: what rows share is read by each of
     them, what lies in several windows by each of those, moments in two passes by the kernel that merges them,
-    slices of a row by other blocks where theirs do not run (on the host they run one after another), and the
-    last row also in place of those that a tile has beyond it."""
-    if isinstance(kernel, WindowsRecord) or entry.endswith(("_second_stage", "_cooperative")):
+    slices of a row or a segment by other blocks where theirs do not run (on the host they run one after
+    another), and the last row also in place of those that a tile has beyond it."""
+    if isinstance(kernel, WindowsRecord) or entry.endswith(("_second_stage", "_cooperative", "_resident")):
         return True
     if isinstance(kernel, TilesRecord) and prod(extents[axis] for axis in kernel.rows) < LEAST_TILE:
         return True

@@ -12,6 +12,7 @@ import normgen
 from normgen.cli import exits
 from normgen.families.rows.launch import choose
 from normgen.families.rows.launch.schedule import RowSchedule
+from normgen.families.windows.launch.family import Windows
 from normgen.launching import table
 from normgen.launching.knobs import full, schedule_of
 from normgen.launching.support import Support
@@ -93,7 +94,11 @@ def test_what_a_line_cannot_take_is_said(driver: FakeDriver, tmp_path: Path) -> 
     assert file.read_bytes() == before
 
 
-def test_nothing_is_written_of_kernels_without_tables(driver: FakeDriver, tmp_path: Path) -> None:
+def test_nothing_is_written_of_kernels_without_tables(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a new family."""
+    monkeypatch.setattr(Windows, "measured_as", lambda self, kernel, call: None)
     driver.launch_us = lambda launched: 2.0
     sizes = ("--size", "B=2", "--size", "C=8", "--size", "...=64")
     done = run("tune", "local_response_norm", *sizes, *FORWARD, "--export", str(tmp_path / "found.jsonl"))

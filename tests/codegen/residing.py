@@ -13,7 +13,7 @@ from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.resident.launch import residence, segments
+from normgen.families.resident.launch import choose, residence
 from normgen.ir.grad import backward
 from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE
@@ -118,23 +118,31 @@ def launched(found: Subject, direction: str, dtype: str = "f32", **extents: int)
 
 def small_slices(patch: MonkeyPatch) -> None:
     """Small blocks that keep what they read, of which several share a segment however short it is."""
-    for name, value in {"LEAST_SLICE": 512, "BANDED_SLICE": 512, "MEMBERS": 4, "DEPTH_BYTES": 96}.items():
+    deal_out(patch, 64, 4, (8,))
+
+
+def deal_out(
+    patch: MonkeyPatch, threads: int, members: int, blocks: tuple[int, ...], depth: int = 96
+) -> None:
+    """Blocks of so many threads alone, about so many for a segment. `blocks`: of a multiprocessor, which
+    share its registers; `depth`: bytes that a thread has of an operand."""
+    values = {"_THREADS": (threads,), "_MEMBERS": (members,), "_BLOCKS": blocks, "FEWER": (0,)}
+    for name, value in {**values, "DEPTH_BYTES": depth}.items():
         patch.setattr(residence, name, value)
-    for kind in ("MOMENTS", "SUMS"):
-        ruled(patch, kind, ways=((64, 8),), band_ways=((64, 8),))
+    patch.setattr(choose, "_predicted", forgetful(choose._predicted))
 
 
-def ruled(patch: MonkeyPatch, kind: str, **rules: Any) -> None:
-    """Blocks of one kind of statistics, MOMENTS or SUMS, that are made by other rules."""
-    patch.setattr(segments, kind, replace(getattr(segments, kind), **rules))
+def forgetful(found: Any) -> Any:
+    """A function that keeps its results, without that."""
+    return getattr(found, "__wrapped__", found)
 
 
-def read_twice(patch: MonkeyPatch, kind: str, threads: int, held: int, members: int, room: int) -> None:
+def read_twice(patch: MonkeyPatch, threads: int, held: int, members: int, room: int) -> None:
     """Blocks that have room for a few rows only: so many bytes of shared memory."""
+    deal_out(patch, threads, members, (), 1024)
     static = HOST_MACHINE.shared_per_block - room
     for name, value in {"MOST_MEMBERS": members, "DEPTH": held, "STATIC_SHARED": static}.items():
         patch.setattr(residence, name, value)
-    ruled(patch, kind, ways=(), long_ways=(threads,))
 
 
 def dealt(launch: Launch, *names: str) -> tuple[int, ...]:

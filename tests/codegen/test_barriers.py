@@ -17,7 +17,8 @@ from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.families.columns.launch import family as columns
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
 from normgen.families.columns.launch.space import starts
-from normgen.families.resident.launch import residence, segments
+from normgen.families.resident.launch import choose as resident
+from normgen.families.resident.launch import residence
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces, plan_rows
 from normgen.families.rows.launch.forms import FORMS
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
@@ -28,6 +29,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.alone import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
+from tests.codegen.residing import forgetful
 from tests.codegen.test_columns import SCALED
 from tests.codegen.ways import first, of_form, overlapped_pipeline, pipeline, shared
 from tests.host.mutation import Altered, barrier_lines
@@ -120,12 +122,12 @@ def package_for(text: str) -> Package:
     return package_of(text) if "\n" in text else packaged(text)
 
 
-# Three blocks a segment, whose thread groups have a row in registers and others in shared memory.
-SMALL_RESIDENCE = {"MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 96}
-SMALL_WAYS = {"ways": ((64, 16),)}
-# Blocks that have room for a few rows only, and read the others twice.
-TWICE = {"MOST_MEMBERS": 2, "DEPTH": 1, "STATIC_SHARED": HOST_MACHINE.shared_per_block - 6000}
-TWICE_WAYS = {"ways": (), "long_ways": (64,)}
+# Blocks of so many threads alone, about so many for a segment, of so many on a multiprocessor: three, whose
+# thread groups have a row in registers and others in shared memory; and two that have room for a few rows
+# only, and read the others twice.
+SMALL_RESIDENCE = {"_THREADS": (64,), "_MEMBERS": (3,), "_BLOCKS": (16,), "FEWER": (0,), "DEPTH_BYTES": 96}
+SMALL_ROOM = HOST_MACHINE.shared_per_block - 6000
+TWICE = {"_THREADS": (64,), "_MEMBERS": (2,), "_BLOCKS": (), "DEPTH": 1, "STATIC_SHARED": SMALL_ROOM}
 
 
 def refilled(shape: RowShape) -> RowSchedule:
@@ -260,11 +262,10 @@ def call(case: Case, executor: HostExecutor) -> None:
         like = (s for s in starts(shape) if s.form == case.form and s.team > 1 and s.ahead == case.ahead)
         return next(like, None) or usual(shape)
 
-    ways = TWICE_WAYS if case.twice else SMALL_WAYS
-    rules = {kind: replace(getattr(segments, kind), **ways) for kind in ("MOMENTS", "SUMS")}
     kept = patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE))
     planner = partial(plan_launches, strategy="resident" if case.form == "resident" else None)
-    with first(asked), patch.object(columns, "pick", of_columns), patch.multiple(segments, **rules), kept:
+    anew = patch.object(resident, "_predicted", forgetful(resident._predicted))
+    with first(asked), patch.object(columns, "pick", of_columns), kept, anew:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package, planner=planner).on(executor), case.direction)(**arrays, out=out, **wanted)
 

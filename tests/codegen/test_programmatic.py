@@ -103,7 +103,7 @@ FORMS = {
     "rows pipeline": ("layernorm", {}, "layernorm_backward_pipeline"),
     "columns stream": ("layernorm2d", {"C": 65536}, "layernorm2d_forward_multipass"),
     "tiles": ("rmsnorm_fp8", {}, "rmsnorm_fp8_forward_2_tiles"),
-    "windows march": ("local_response_norm", {}, "local_response_norm_forward_march"),
+    "windows march": ("local_response_norm", {}, "local_response_norm_backward_march"),
 }
 # Whatever reads or writes memory other than a block's own.
 TOUCHING = re.compile(r"^\s*(?:@\S+\s+)?(ld|st|cp|red|atom|prefetch)\.(?!param|shared|local)", re.MULTILINE)

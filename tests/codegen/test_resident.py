@@ -113,9 +113,9 @@ def test_bands_share_no_sectors_if_they_can() -> None:
     assert [segments.band_of(*each) for each in lengths] == [64, 32, 32, 200, 24, 509]
 
 
-@pytest.mark.parametrize(("places", "channels"), [(64, 512), (20000, 509)])
+@pytest.mark.parametrize(("places", "channels"), [(1, 512), (20000, 509)])
 def test_what_is_not_dealt_out(places: int, channels: int) -> None:
-    """Few rows, which a block has, and rows that have no bands."""
+    """One row, which a block has, and rows that have no bands."""
     package = subject(BATCHNORM).norm.package
     for record in (package.forward, package.backward):
         binding = bound(record, "f32", C=channels, rest=places)

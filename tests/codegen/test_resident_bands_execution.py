@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.resident.launch import residence, segments
-from normgen.launching.machine import HOST_MACHINE
+from normgen.families.resident.launch import segments
 from normgen.verify.draw import Sample
-from tests.codegen.residing import BANDS, dealt, launched, lengths_of, ruled, run, subject
+from tests.codegen import residing
+from tests.codegen.residing import BANDS, dealt, launched, lengths_of, run, subject
 from tests.sampling import paired
 from tests.verify.subjects import CHECKED, same_bits
 
@@ -26,13 +26,10 @@ def deal_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Narrow bands in small blocks, however short a segment is; some of their rows are in registers, and some
     in shared memory."""
 
-    def small(threads: int = 64, blocks: int = 12, warps: int = 24) -> None:
+    def small(threads: int = 64, members: int = 4, warps: int = 24) -> None:
         monkeypatch.setattr(segments, "BAND_BYTES", 32)
-        for name, value in {"BANDED_BLOCKS": blocks, "BANDED_SLICE": 256, "DEPTH_BYTES": 96}.items():
-            monkeypatch.setattr(residence, name, value)
-        ruled(monkeypatch, "MOMENTS", band_ways=((threads, 32 * warps // threads),))
-        fewer = max(1, 32 * (warps - 8) // threads)
-        ruled(monkeypatch, "SUMS", band_ways=((threads, fewer),))
+        several = tuple(max(1, 32 * each // threads) for each in (warps, warps - 8))
+        residing.deal_out(monkeypatch, threads, members, several)
 
     small()
     return small
@@ -65,21 +62,17 @@ def test_other_memory() -> None:
         run(BATCHNORM, *BOTH, dtypes="bf16", C=48, rest=90, **how)
 
 
-@pytest.mark.parametrize(("threads", "blocks", "warps"), [(32, 200, 16), (128, 6, 28)])
-def test_more_or_fewer_blocks(deal_out: Callable[..., None], threads: int, blocks: int, warps: int) -> None:
+@pytest.mark.parametrize(("threads", "members", "warps"), [(32, 100, 16), (128, 2, 28)])
+def test_more_or_fewer_blocks(deal_out: Callable[..., None], threads: int, members: int, warps: int) -> None:
     """More members than bits of a word, and two; rows in registers alone, and in shared memory too."""
-    deal_out(threads, blocks, warps)
+    deal_out(threads, members, warps)
     run(BATCHNORM, *BOTH, C=16, rest=900)
 
 
 @pytest.mark.parametrize(("places", "dtypes"), [(1100, "f32"), (1537, "bf16")])
 def test_rows_that_are_read_twice(monkeypatch: pytest.MonkeyPatch, places: int, dtypes: str) -> None:
-    values = {"MOST_MEMBERS": 3, "DEPTH": 2, "STATIC_SHARED": HOST_MACHINE.shared_per_block - 14000}
-    for name, value in (values | {"BANDED_BLOCKS": 18}).items():
-        monkeypatch.setattr(residence, name, value)
+    residing.read_twice(monkeypatch, 64, 2, 3, 14000)
     monkeypatch.setattr(segments, "BAND_BYTES", 32)
-    for kind in ("MOMENTS", "SUMS"):
-        ruled(monkeypatch, kind, band_ways=(), long_band_ways=(64,))
     for direction in BOTH:
         launch = launched(subject(BATCHNORM), direction, dtypes, C=48, rest=places)
         depth, again = dealt(launch, "DEPTH", "AGAIN")

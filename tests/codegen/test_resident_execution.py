@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.resident.launch import residence
 from normgen.verify.draw import Sample
 from tests.codegen import residing
-from tests.codegen.residing import BACKWARDS, FORWARDS, LENGTHS, dealt, launched, lengths_of, ruled, subject
+from tests.codegen.residing import BACKWARDS, FORWARDS, LENGTHS, dealt, launched, lengths_of, subject
 from tests.sampling import paired
 from tests.verify.subjects import CHECKED, same_bits
 
@@ -26,29 +25,25 @@ GROUPS = "groupnorm_channels_last"
 
 @dataclass(frozen=True)
 class Kind:
-    """A direction: its rules, its norms, and blocks so small that several share a segment."""
+    """A direction: its norms, and blocks so small that several share a segment."""
 
     direction: str
-    rules: str
     texts: dict[str, str]
     warps: int
-    slice: int
     room: int  # bytes of shared memory, where rows are read twice
 
     def deal_out(
         self, patch: pytest.MonkeyPatch, threads: int = 64, members: int = 4, depth: int = 96, warps: int = 0
     ) -> None:
         """Some of the rows of a block are in registers, and some in shared memory."""
-        ruled(patch, self.rules, ways=((threads, 32 * (warps or self.warps) // threads),))
-        for name, value in {"LEAST_SLICE": self.slice, "MEMBERS": members, "DEPTH_BYTES": depth}.items():
-            patch.setattr(residence, name, value)
+        residing.deal_out(patch, threads, members, (32 * (warps or self.warps) // threads,), depth)
 
     def run(self, name: str, groups: int, **how: Any) -> None:
         residing.run(name, self.direction, groups=groups, **how)
 
 
-FORWARD = Kind("forward", "MOMENTS", FORWARDS, 28, 256, 14000)
-BACKWARD = Kind("backward", "SUMS", BACKWARDS, 20, 512, 27800)
+FORWARD = Kind("forward", FORWARDS, 28, 14000)
+BACKWARD = Kind("backward", BACKWARDS, 20, 27800)
 
 
 @pytest.fixture(params=[FORWARD, BACKWARD], ids=lambda kind: kind.direction)
@@ -109,7 +104,7 @@ def test_more_than_a_word_of_members(kind: Kind, monkeypatch: pytest.MonkeyPatch
 
 # Threads of a block, rows of a thread group in registers, rows of a sample; of a thread group in all, in
 # shared memory and read twice: more that are read twice than places in shared memory, and fewer.
-TWICE = [(64, 1, 387, (33, 12, 20), "f32"), (128, 1, 200, (9, 5, 3), "bf16")]
+TWICE = [(64, 1, 387, (33, 12, 20), "f32"), (128, 1, 387, (9, 5, 3), "bf16")]
 
 
 @pytest.mark.parametrize("twice", TWICE, ids=str)
@@ -117,11 +112,11 @@ def test_rows_that_are_read_twice(
     kind: Kind, monkeypatch: pytest.MonkeyPatch, twice: tuple[Any, ...]
 ) -> None:
     threads, held, rest, expected, dtypes = twice
-    residing.read_twice(monkeypatch, kind.rules, threads, held, 3, kind.room)
+    residing.read_twice(monkeypatch, threads, held, 3, kind.room)
     far = {"x": Sample("normal", 1e6 if dtypes == "f32" else 100.0, 1.0)}
     for how in ({"in_place": False}, {"in_place": True}, {"samples": far}):
         kind.run(GROUPS, 4, dtypes=dtypes, B=2, C=16, rest=rest, **how)
-    text = launched(subject(GROUPS, 4), kind.direction, B=2, G=4, C=16, rest=rest)
+    text = launched(subject(GROUPS, 4), kind.direction, dtypes, B=2, G=4, C=16, rest=rest)
     assert dealt(text, "DEPTH", "SLOTS", "AGAIN") == expected
 
 

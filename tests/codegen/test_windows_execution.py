@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.windows.launch.space import schedules
+from normgen.families.windows.launch.space import made as every_one
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
@@ -167,11 +167,11 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
 
     def run(pick):
         def choose(record, call):
-            made["schedules"] = schedules(record, call)
+            made["schedules"] = every_one(record, call)
             made["chosen"] = pick(made["schedules"])
             return made["chosen"]
 
-        monkeypatch.setattr("normgen.families.windows.launch.family.choose", choose)
+        monkeypatch.setattr("normgen.families.windows.launch.choose.choose", choose)
         return np.asarray(Norm(package).on(CHECKED).forward(x=values).y).tobytes()
 
     orders = {False: run(lambda found: found[0])}

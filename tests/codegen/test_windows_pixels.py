@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
+from normgen.families.windows.launch import choose
 from normgen.families.windows.launch import family as windows
 from normgen.families.windows.launch.family import Windows
 from normgen.families.windows.launch.pixels import staged_bytes
 from normgen.families.windows.launch.schedule import WindowSchedule
-from normgen.families.windows.launch.space import schedules
+from normgen.families.windows.launch.space import made
 from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
 from normgen.verify.draw import Sample
@@ -49,12 +50,12 @@ def taking(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
     """Has pixels taken, in blocks and ranges of other sizes."""
 
     def pick(record, call) -> WindowSchedule:
-        s = next(s for s in schedules(record, call) if s.form == "pixels")
+        s = next(s for s in made(record, call) if s.form == "pixels")
         s = replace(s, **shape)
         s = replace(s, ranges=-(-s.steps // s.length))
         return replace(s, shared=staged_bytes(record, call, s))
 
-    monkeypatch.setattr(windows, "choose", pick)
+    monkeypatch.setattr(choose, "choose", pick)
 
 
 @pytest.mark.parametrize(("dtype", "spec"), [("f32", text()), ("bf16", AGAIN)], ids=["f32", "bf16"])

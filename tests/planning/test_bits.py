@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from normgen.families.resident.launch import residence
 from normgen.launching.knobs import Knobs
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import HOST_MACHINE
@@ -177,7 +178,10 @@ def of_rows(kernel: Any, bits: Bits) -> Bits:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residences of small blocks, of which several share a segment however short it is."""
     small_slices(monkeypatch)
+    for name, value in {"_THREADS": (64, 96), "_MEMBERS": (2, 4, 8), "_BLOCKS": (8, 4)}.items():
+        monkeypatch.setattr(residence, name, value)
 
 
 SEEDS = pytest.mark.parametrize(

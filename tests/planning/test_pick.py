@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +15,20 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bench.calls import call_of
+from bench.calls import draw as draw_of
 from bench.drawn import Drawn, draw
 from normgen.families.columns.launch import choose as columns
 from normgen.families.columns.launch import space as of_columns
 from normgen.families.columns.launch.family import shape_of as shape_of_columns
+from normgen.families.resident.launch import choose as resident
+from normgen.families.resident.launch.family import shape_of as shape_of_resident
+from normgen.families.resident.launch.segments import segment_of
 from normgen.families.rows.launch import choose as rows
 from normgen.families.rows.launch import space as of_rows
+from normgen.families.tiles.launch.family import _fastest as fastest_tiling
+from normgen.families.tiles.launch.tiling import space as tilings
+from normgen.families.windows.launch import choose as windows
+from normgen.families.windows.launch.space import made
 from normgen.launching import model, pick
 from normgen.launching.call import Call
 from normgen.launching.knobs import Knobs, bits_of
@@ -33,7 +43,7 @@ from normgen.launching.pick import (
     of_least_regret,
     of_two,
 )
-from normgen.package.kernels import ColumnsRecord, Kernel, RowsRecord
+from normgen.package.kernels import ColumnsRecord, Kernel, ResidentRecord, RowsRecord, WindowsRecord
 from normgen.runtime.planning.choose import Running
 from normgen.runtime.planning.registry import family_of
 from tests.planning.judged import DEVICES
@@ -49,34 +59,38 @@ class Offered(NamedTuple):
     starts: Sequence[Any]
     neighbours: Callable[[Any], Sequence[Any]]
     bits: Callable[[Any], Knobs]
-    predict: Callable[[], Any]  # with nothing remembered, and no table
+    predict: Callable[[], Any] | None  # with nothing remembered, and no table; None where nothing fits
 
 
-def of_kernel(kernel: Kernel, call: Call) -> Offered | None:
-    """None of families that do not go by predictions."""
+def of_kernel(kernel: Kernel, call: Call) -> Offered:
     match kernel:
         case RowsRecord():
             given = rows.of_any_count(kernel, call), rows.device_of(call), rows.forms_of(kernel)
-            return Offered(
-                kernel,
-                call,
-                of_rows.starts(*given),
-                lambda s: of_rows.neighbours(s, *given),
-                rows.bits,
-                lambda: rows._predicted(*given),
-            )
+            starts, predict = of_rows.starts(*given), partial(rows._predicted, *given)
+            return Offered(kernel, call, starts, lambda s: of_rows.neighbours(s, *given), rows.bits, predict)
         case ColumnsRecord():
             shape = shape_of_columns(kernel, call)
+            starts, predict = of_columns.starts(shape), partial(columns._predicted, shape)
+            near = partial(of_columns.neighbours, shape=shape)
+            return Offered(kernel, call, starts, near, bits_of, partial(forgetful, predict))
+        case ResidentRecord():
+            segment, shape, device = segment_of(kernel, call), shape_of_resident(kernel, call), call.device
+            starts = resident.starts_of(segment, device) if family_of(kernel).fits(kernel, call).ok else []
+            predict = partial(resident._predicted.__wrapped__, segment, shape, 1)
             return Offered(
                 kernel,
                 call,
-                of_columns.starts(shape),
-                lambda s: of_columns.neighbours(s, shape),
+                starts,
+                lambda s: list(resident.neighbours(segment, s, device)),
                 bits_of,
-                lambda: forgetful(lambda: columns._predicted(shape)),
+                predict if starts else None,
             )
+        case WindowsRecord():
+            starts, predict = made(kernel, call), partial(windows.choose.__wrapped__, kernel, call)
+            return Offered(kernel, call, starts, lambda s: list(windows.in_ranges(s)), bits_of, predict)
         case _:
-            return None
+            starts, predict = list(tilings(kernel, call)), partial(fastest_tiling.__wrapped__, kernel, call)
+            return Offered(kernel, call, starts, lambda s: [s], bits_of, predict)
 
 
 def forgetful(found: Callable[[], Any]) -> Any:
@@ -94,12 +108,11 @@ def kernels_of(call: Drawn, device: Machine) -> Iterator[tuple[Kernel, Call]]:
 
 
 def offered(seed: int, count: int) -> Iterator[Offered]:
-    for call in draw(seed, count):
+    others = islice(draw_of(seed, ("windows", "tiles", "resident")), count // 2)
+    for call in (*draw(seed, count), *others):
         for device in DEVICES.values():
             for kernel, there in kernels_of(call, device):
-                found = of_kernel(kernel, there)
-                if found is not None:
-                    yield found
+                yield of_kernel(kernel, there)
 
 
 # ------------------------------------------------------------------------------------- what is looked at
@@ -117,7 +130,7 @@ def test_few_schedules_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     for family in (of_rows, of_columns):
         monkeypatch.setattr(family, "MOST_STARTS", 4)
         monkeypatch.setattr(family, "MOST_NEIGHBOURS", 3)
-    few = list(offered(11, 20))
+    few = [each for each in offered(11, 20) if isinstance(each.kernel, RowsRecord | ColumnsRecord)]
     assert {len(each.starts) for each in few} <= {*range(5)}
     assert {len(each.neighbours(s)) for each in few for s in each.starts} <= {1, 2, 3}
 
@@ -135,6 +148,8 @@ def test_a_prediction_evaluates_few_schedules(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pick, "microseconds", counting)
     for each in offered(12, 15):
         evaluated.clear()
+        if each.predict is None:
+            continue
         each.predict()
         assert 0 < sum(evaluated) <= (len(each.starts) + 2 * NEIGHBOURS) * len(COUNTS)
 
@@ -155,7 +170,16 @@ def test_what_is_looked_at_settles_to_itself_and_neighbours_have_the_same_bits()
 COUNTED = (1, 5, 132, 3000, 40000)  # rows, or images
 BACKWARDS = ("rmsnorm", "layernorm", "softmax", "add_rmsnorm", "dyt")
 NORMS = (*BACKWARDS, "rmsnorm_quantized_row")
-IMAGES = (("groupnorm", (("groups", 4),)), ("instancenorm", ()), ("layernorm2d", ()), ("rmsnorm2d", ()))
+IMAGES = (
+    ("groupnorm", (("groups", 4),)),
+    ("groupnorm_channels_last", (("groups", 4),)),
+    ("instancenorm", ()),
+    ("instancenorm_channels_last", ()),
+    ("layernorm2d", ()),
+    ("rmsnorm2d", ()),
+    ("local_response_norm", (("n", 5),)),
+    ("local_response_norm_channels_last", (("n", 5),)),
+)
 TYPES = ("bf16", "f32", "bf16 with f32 params")
 WIDTHS = st.one_of(st.integers(1, 20_000), st.integers(1, 4000).map(lambda n: 8 * n), st.integers(1, 700_000))
 DIRECTIONS = st.sampled_from(("forward", "backward"))
@@ -201,7 +225,7 @@ def have_the_same_bits(calls: Sequence[Drawn], device: Machine, less: float) -> 
     for there in (device, fewer):
         for kernel, call in (each for drawn in calls for each in kernels_of(drawn, there)):
             found = of_kernel(kernel, call)
-            if found is not None and found.starts:
+            if found.starts:
                 bits = set(map(found.bits, taken(kernel, call)))
                 known = first.setdefault(kernel.name, bits)
                 assert len(bits) == 1
@@ -212,7 +236,8 @@ def taken(kernel: Kernel, call: Call) -> set[Any]:
     """What a kernel takes in this call, and in others like it."""
     if isinstance(kernel, ColumnsRecord):
         return {columns.pick(shape_of_columns(kernel, call))}
-    assert isinstance(kernel, RowsRecord)
+    if not isinstance(kernel, RowsRecord):
+        return {next(family_of(kernel).space(kernel, call))}
     both, own = rows.usual(kernel, call), rows.default(kernel, call)
     assert both is not None and own in both[:2]
     return {both.few, both.many}

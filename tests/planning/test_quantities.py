@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from bench.calls import call_of, draw
+from bench.calls import draw
 from bench.drawn import Drawn, line_of
 from bench.fit import fitted, samples
 from bench.measure import kernels
@@ -22,10 +22,10 @@ from normgen.launching import model
 from normgen.launching.call import Call
 from normgen.launching.family import LaunchFamily
 from normgen.launching.knobs import short
-from normgen.launching.model import matrix, predict, read, shipped, write
+from normgen.launching.model import matrix, predict, read, write
 from normgen.measure.norms import contiguous_binding, direction_of
 from normgen.package.kernels import Kernel
-from normgen.runtime.planning.choose import Candidate, Running, predicted
+from normgen.runtime.planning.choose import Running, predicted
 from normgen.runtime.planning.registry import family_of
 from tests.codegen.norms import package_of
 from tests.planning.judged import DEVICES
@@ -182,7 +182,7 @@ def timings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_family_is_estimated_until_the_model_was_fitted_to_it(
+def test_a_family_goes_by_its_bound_until_the_model_was_fitted_to_it(
     timings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offers = {
@@ -190,18 +190,18 @@ def test_a_family_is_estimated_until_the_model_was_fitted_to_it(
         for family in FAMILIES
     }
 
-    def estimated(family: str) -> bool:
-        own = [family_of(e.kernel).estimate(e.kernel, e.call, e.schedule) for e in offers[family]]
-        return predicted(offers[family]) == own == [replace(e).cost.microseconds for e in offers[family]]
+    def by_bound(family: str) -> bool:
+        (kernel, call), each = (offers[family][0].kernel, offers[family][0].call), offers[family]
+        bound = np.exp(family_of(kernel).quantities(kernel, call, [e.schedule for e in each])["bound"])
+        return predicted(each) == bound.tolist()
 
-    assert all(map(estimated, FAMILIES))
+    assert not any(map(by_bound, FAMILIES))
     path = tmp_path / "trees.npz"
     write(path, fitted(samples([timings], fewest=2), trees=8))
     monkeypatch.setattr(model, "SHIPPED", path)
-    assert not estimated("tiles") and estimated("windows") and estimated("resident")
+    assert not by_bound("tiles") and by_bound("windows") and by_bound("resident")
     each = offers["tiles"]
     found = family_of(each[0].kernel).quantities(each[0].kernel, each[0].call, [e.schedule for e in each])
-    assert found is not None
     trees = read(path)
     own = np.exp(found["bound"] + predict(trees, matrix(found, trees.names, len(each))))
     np.testing.assert_allclose(predicted(each), own)
@@ -215,17 +215,3 @@ def test_families_with_few_timings_are_left_out(timings: Path, capsys: pytest.Ca
     assert {call["family"] for call in every.calls} == {"tiles", "resident"}
     assert "is of resident" not in some.names
     assert known(every, fitted(some, trees=2)) == [call["family"] == "tiles" for call in every.calls]
-
-
-def test_without_an_estimate_of_its_own_a_family_has_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rows and columns, should the model not know them."""
-    drawn = Drawn("images", "layernorm2d", (), "forward", "bf16", (("B", 8), ("C", 64), ("...", 784)))
-    direction, binding = call_of(drawn)
-    there = Running(direction.record.strategies[0], binding, DEVICES["H200"])
-    (kernel,) = there.kernels
-    offer = Candidate(kernel, there.call, next(there.space(kernel)))
-    names = tuple(name.replace("is of ", "was of ") for name in shipped().names)
-    unknown = shipped()._replace(names=names)
-    monkeypatch.setattr(model, "shipped", lambda path: unknown)
-    found = family_of(kernel).quantities(kernel, there.call, [offer.schedule])
-    assert found is not None and predicted([offer]) == [pytest.approx(np.exp(found["bound"][0]))]

@@ -170,7 +170,7 @@ def test_one_row_comes_through_no_pipeline(teams: int) -> None:
 
 
 def test_a_choice_is_planned_without_a_walk_over_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither its families' spaces are asked for a schedule, nor is any estimated."""
+    """Neither its families' spaces are asked for a schedule, nor is any predicted."""
     device, asked = DEVICES["H200"], []
     for call in draw(8, 10):
         direction = direction_of(normgen.load(call.norm, **dict(call.attrs)).package, call.direction)
@@ -181,7 +181,7 @@ def test_a_choice_is_planned_without_a_walk_over_the_space(monkeypatch: pytest.M
         asked.append((direction.record, binding, Choice(taken.strategy.name, schedules)))
     families = {family_of(k) for record, _, _ in asked for s in record.strategies for k in s.kernels}
     for family in families:
-        for name in ("space", "fits", "quantities", "estimate"):
+        for name in ("space", "fits", "quantities"):
             monkeypatch.setattr(family.__class__, name, None)
     for record, binding, choice in asked:
         found = chosen(record, binding, device, choice)

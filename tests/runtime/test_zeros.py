@@ -13,13 +13,13 @@ import pytest
 
 import normgen
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.resident.launch import residence
 from normgen.launching.launch import HOST
 from normgen.package.records import Package
 from normgen.runtime.calls.prepared import Placed, fire
 from normgen.runtime.calls.workspace import MEMORY, Memory
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
+from tests.codegen.residing import small_slices
 from tests.fakes.arrays import CupyArray, GpuArray
 from tests.fakes.driver import FakeDriver
 from tests.runtime.calling import tensor
@@ -149,7 +149,7 @@ def test_memory_that_is_outgrown(driver: FakeDriver) -> None:
 @pytest.mark.parametrize("samples", [1, 3])
 def test_kernels_leave_zeros(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
     """Whatever ran before, a call has the bits of one that nothing ran before."""
-    monkeypatch.setattr(residence, "LEAST_SLICE", 2048)
+    small_slices(monkeypatch)
     executor = HostExecutor(checked=True)
     norm = meeting().on(executor)
     x = np.random.default_rng(2).standard_normal((samples, 6, 50, 32)).astype(np.float32)

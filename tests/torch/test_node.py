@@ -11,7 +11,6 @@ import pytest
 
 import normgen
 from normgen import bundled
-from normgen.families.resident.launch import residence
 from normgen.launching.launch import HOST
 from normgen.runtime.calls.prepared import Scratch
 from normgen.runtime.calls.workspace import MEMORY
@@ -20,6 +19,7 @@ from normgen.runtime.planning.choose import plan_launches
 from normgen.torch import native
 from normgen.torch.function import NormFunction
 from normgen.torch.steps import Step
+from tests.codegen.residing import small_slices
 from tests.threads import at_once, foreign
 from tests.torch.norms import CASES, Case, batch, drawn, functional, nt, rms, same, torch
 
@@ -171,7 +171,7 @@ def test_a_refused_launch_is_made_by_python_and_a_later_one_is_an_error(launcher
 @pytest.mark.parametrize("done", (0, 1))
 def test_a_known_call_that_fails_leaves_zeros(done, launcher, python, monkeypatch):
     """What a kernel wrote that ended early is not there for the next call, by whomever that is made."""
-    monkeypatch.setattr(residence, "LEAST_SLICE", 2048)
+    small_slices(monkeypatch)
     text = f"{bundled.read('groupnorm_channels_last').text}{OWN}# {done} done\n"
     package = normgen.load(text, groups=4).package
     norm = NormFunction(Norm(package, planner=partial(plan_launches, strategy="resident")))

@@ -13,7 +13,7 @@ from normgen.launching.family import Cost, Lines, Lowered
 from normgen.launching.knobs import Knobs, full, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
-from normgen.launching.model import knows, microseconds
+from normgen.launching.model import microseconds
 from normgen.launching.support import Support
 from normgen.launching.table import Lines as Measured
 from normgen.launching.table import lines_of
@@ -222,14 +222,10 @@ def in_each_form(
 
 
 def predicted(offers: Sequence[Candidate]) -> list[float]:
-    """Microseconds of schedules of one kernel: by the model of time where it knows its family, else by the
-    family's own estimate."""
+    """Microseconds that schedules of one kernel should take."""
     kernel, call, schedules = offers[0].kernel, offers[0].call, [each.schedule for each in offers]
-    family = family_of(kernel)
-    found = family.quantities(kernel, call, schedules)
-    if found is not None and knows(found):
-        return [float(us) for us in microseconds(found)]
-    return [family.estimate(kernel, call, each) for each in schedules]
+    found = family_of(kernel).quantities(kernel, call, schedules)
+    return [float(us) for us in microseconds(found)]
 
 
 class Running:

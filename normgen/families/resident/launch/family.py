@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from math import ceil
+from itertools import islice
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
+from normgen.families.resident.launch.choose import key_of_segments, neighbours, pick, starts_of
 from normgen.families.resident.launch.quantities import ResidentShape, quantities
-from normgen.families.resident.launch.residence import Residence, every, found, unfit
-from normgen.families.resident.launch.segments import Segment, segment_of
+from normgen.families.resident.launch.residence import Residence, unfit
+from normgen.families.resident.launch.segments import segment_of
 from normgen.launching.accumulating import (
     BIT_WORD,
     Accumulating,
@@ -24,20 +24,12 @@ from normgen.launching.accumulating import (
     words_of,
 )
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import LaunchFamily, Lines, Lowered, estimated
-from normgen.launching.knobs import distinct
+from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.launch import Launch
+from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
-from normgen.launching.table import key_of, nearest
 from normgen.package.kernels import ResidentRecord
-
-_SPEED = 4.1e6  # bytes per microsecond
-_MEMBER = 0.025  # microseconds that each block of a segment adds to those in which blocks meet
-_BESIDE = 0.6  # fraction of these for blocks that follow others, where several share a multiprocessor
-_SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
-_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}  # by bytes of the narrowest access
-
 
 _NO_PLACE = Support(False, "its blocks cannot keep what they read")
 
@@ -58,14 +50,17 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
     def fits(self, kernel: ResidentRecord, call: Call) -> Support:
         """Whether the segments of a call find place on the chip, and it has what the kernel always reads and
         writes: where statistics are sums, all that is held, and every result of the rows."""
-        return SUPPORTED if _able(kernel, call) and _found(kernel, call) else _NO_PLACE
+        return SUPPORTED if _able(kernel, call) and _usual(kernel, call) else _NO_PLACE
 
     def space(self, kernel: ResidentRecord, call: Call) -> Iterator[Residence]:
         """Every way to keep the segments of a call: the usual one first. There is none where there is no
         usual one."""
-        usual = _found(kernel, call)
-        others = every(segment_of(kernel, call), call.device) if usual else ()
-        return distinct(chain(usual, others))
+        usual, segment = _usual(kernel, call), segment_of(kernel, call)
+        if usual is not None:
+            yield usual  # which is all that most ask for
+            starts = starts_of(segment, call.device)
+            found = around(usual, starts, lambda each: neighbours(segment, each, call.device))
+            yield from islice(found, 1, None)
 
     def settle(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Residence | Support:
         if not _able(kernel, call):
@@ -74,7 +69,7 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
         return Support(False, why) if why else schedule
 
     def measured_as(self, kernel: ResidentRecord, call: Call) -> tuple[str, int]:
-        return _key_of(segment_of(kernel, call)), call.size(kernel.segment)
+        return key_of_segments(segment_of(kernel, call)), call.size(kernel.segment)
 
     def quantities(
         self, kernel: ResidentRecord, call: Call, schedules: Sequence[Residence]
@@ -92,12 +87,6 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
         moved |= {name: 2 * size * DTYPES["f32"].bytes for name, size in blocks.arrays.items()}
         moved[words_name(kernel)] = 3 * blocks.words * BIT_WORD
         return moved
-
-    def estimate(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> float:
-        """The efficiency goes by the bytes, and by the time in which blocks begin, meet and end."""
-        blocks, moved = _Blocks(kernel, call, schedule), sum(self.moved(kernel, call, schedule).values())
-        second_stage = bool(blocks.columns)
-        return estimated(moved, call.device, blocks.efficiency(moved), 2 + second_stage, second_stage)
 
     def lower(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lowered:
         """The launches, and the arrays that blocks meet by and leave sums in."""
@@ -134,17 +123,9 @@ def _able(kernel: ResidentRecord, call: Call) -> bool:
 
 
 @once
-def _found(kernel: ResidentRecord, call: Call) -> list[Residence]:
-    """What was measured, then the usual ways."""
-    segment, segments = segment_of(kernel, call), call.size(kernel.segment)
-    fast = nearest(call.device.arch, _key_of(segment), Residence, segments)
-    first = [] if fast is None or unfit(segment, fast, call.device) else [fast]
-    return [*first, *found(segment, call.device)]
-
-
-def _key_of(segment: Segment) -> str:
-    """The key of a table for such segments, however many there are."""
-    return f"{key_of(segment, 'record')}-{'moments' if segment.record.moments else 'sums'}"
+def _usual(kernel: ResidentRecord, call: Call) -> Residence | None:
+    """The residence that a kernel takes by itself, if there is one."""
+    return pick(segment_of(kernel, call), shape_of(kernel, call), call.size(kernel.segment))
 
 
 @once
@@ -205,19 +186,6 @@ class _Blocks:
         }  # fmt: skip
         launch = launches.launch(kernel.forms[0].form, constants, self.count, r.threads, shared=r.shared)
         return (*launches.clear(), launch, *launches.second_stage())
-
-    def efficiency(self, moved: int) -> float:
-        """Fraction of the memory's speed that a kernel reaches that moves so many bytes: by its narrowest
-        access, by busy multiprocessors, and by the time in which blocks begin, meet and end."""
-        r, rules, multiprocessors = self.schedule, self.segment.rules, self.call.multiprocessors
-        busy = min(1.0, _SHARE * self.count / multiprocessors)
-        width = min(16, r.vector * min(self.segment.itemsizes))
-        moving = moved / (_SPEED * busy * _WIDTH_EFFICIENCY[width])
-        banded = bool(self.segment.bands)
-        rounds = ceil(self.count / (multiprocessors * r.blocks))
-        later = _BESIDE if r.blocks > 1 else rules.later[banded]
-        meeting = rules.meeting[banded] + _MEMBER * r.members
-        return moved / (_SPEED * (moving + (1 + (rounds - 1) * later) * meeting))
 
 
 FAMILY = Resident()

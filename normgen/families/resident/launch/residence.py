@@ -1,41 +1,35 @@
-"""How the segments of a resident kernel are dealt out to blocks.
+"""How the segments of a resident kernel may be dealt out to blocks.
 
-A segment has as many blocks as there should be; where these do not hold it, more, which read some rows twice.
-The only segment of a call is dealt out in bands of neighbouring columns, each with blocks of its own.
-
-Everything depends on lengths, element types and strides alone, not on the number of segments or of
-multiprocessors: the bits of results do not either.
+Where blocks do not hold a segment, they read some of its rows twice. The only segment of a call is dealt out
+in bands of neighbouring columns, each with blocks of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import inf, log2
+from math import inf
+from typing import NamedTuple
 
 from normgen.families.resident.launch.segments import MOST_BAND, Segment
 from normgen.launching.facts import STATIC_SHARED, VECTORS, in_whole_warps
 from normgen.launching.knobs import knob
 from normgen.launching.machine import QUARTERS, WARP, Machine
 
-MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
-MOST_MEMBERS = 128
-LEAST_SLICE, BANDED_SLICE = 65536, 16384  # bytes that are worth a block: of a segment, of a band
+MOST_MEMBERS = 128  # blocks of a segment
 MOST_DEPTH = 128  # rows of one thread, about whose first one it sums
+MOST_STARTS = 60  # that are looked at of a kernel
 TEAM_THREADS = 1024  # the most that share a row
 # Rows of one thread, and bytes of each operand's, in registers and in shared memory.
 DEPTH, DEPTH_BYTES = 32, 512
 SHARE = 2 / 3  # of what a device holds at once, that one segment may take
-BANDED_BLOCKS = 128  # of all bands, which are in place at once
-# Of a block's rows that it may read twice, or else a band has more blocks; and where bands come after bands.
-AGAIN, MOST_AGAIN = 1 / 3, 1 / 2
 _MORE_REGISTERS = 20  # that a hungry compiler takes beside
 _SOME = range(1, TEAM_THREADS + 1)
 # Threads of a block, blocks of a multiprocessor, blocks of a segment, and vectors of a thread that lie in
 # shared memory although there are registers for them: of all ways that are offered.
-_THREADS, _BLOCKS = (128, 192, 256, 320, 384, 512, 640, 768, 1024), (1, 2, 3, 4)
-_MEMBERS, _FEWER = (2, 4, 8, 16, 32, 64, MOST_MEMBERS), (0, 4)
+_THREADS, _BLOCKS = (512, 256, 320, 640, 384, 128, 1024, 768, 192), (1, 2, 3, 4)
+_MEMBERS, FEWER = (2, 4, 8, 16, 32, 64, MOST_MEMBERS), (0, 4)
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
 
@@ -65,74 +59,50 @@ class Residence:
         return self.members * self.teams * self.depth
 
 
-def found(segment: Segment, device: Machine) -> list[Residence]:
-    """The ways to keep a segment that fits a device, the usual one first: in so many blocks as there should
-    be, or the nearest to that, where two of them share a multiprocessor if that takes no more than twice as
-    many; where all blocks do not hold it, ways that read some of it twice.
-    """
-    if segment.bands:
-        return _in_bands(segment, device)
-    usual = members_of(segment, MEMBERS)
+class Division(NamedTuple):
+    """How a segment is divided among threads: what decides its bits."""
 
-    def order(r: Residence) -> tuple[bool, float]:
-        apart = abs(log2(r.members / usual))
-        return r.blocks == 1 or r.members > 2 * usual, round(apart) if segment.rules.nearest else apart
-
-    most = (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS)
-    ways = product(segment.rules.ways, (members_of(segment, each) for each in most), _FEWER)
-    whole = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in ways]
-    twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), segment.rules.long_ways)
-    return sorted(filter(None, whole), key=order) or [
-        r for members, threads in twice if (r := _read_twice(segment, threads, members, device))
-    ]
+    items: int  # vectors of a thread in a row
+    team: int  # threads that have a row
+    teams: int  # rows side by side
+    depth: int  # of each thread group
 
 
 def every(segment: Segment, device: Machine) -> Iterator[Residence]:
-    """Ways to keep a segment in blocks of any size, and any number of them. Some may be there twice."""
+    """Ways to keep a segment in blocks of any size, and any number of them."""
     if segment.bands and segment.length > MOST_BAND:
         return
-    for members, threads in product(_MEMBERS, _THREADS):
-        for blocks, fewer in product(_BLOCKS, _FEWER):
-            if r := _dealt_out(segment, threads, blocks, members, fewer, device):
-                yield r
-        if r := _read_twice(segment, threads, members, device):
+    for items, team, teams in dict.fromkeys(_across(segment, threads) for threads in _THREADS):
+        wanted = [-(-segment.rows // (members * teams)) for members in _MEMBERS]
+        most = _most_depth(segment, items)
+        for depth in dict.fromkeys((*(min(most, each) for each in wanted), *wanted)):
+            yield from divided(segment, Division(items, team, teams, depth), device, FEWER[:1])
+
+
+def divided(
+    segment: Segment, division: Division, device: Machine, fewer: Sequence[int] | None = None
+) -> Iterator[Residence]:
+    """Ways to keep a segment that is divided so. `fewer`: vectors of a thread that lie in shared memory
+    although there are registers for them."""
+    if division.team * division.teams > TEAM_THREADS:
+        return
+    for blocks, each in product(_BLOCKS, FEWER if fewer is None else fewer):
+        if r := _kept(segment, division, blocks, each, device):
             yield r
+    if r := _read_twice(segment, division, device):
+        yield r
 
 
-def _in_bands(segment: Segment, device: Machine) -> list[Residence]:
-    """The ways to keep a band of the only segment, the usual one first: in as few blocks as read some of it
-    twice, from so many on that all bands are in place at once."""
-    ways: list[Residence] = []
-    if segment.length > MOST_BAND:
-        return ways
-    members = min(max(2, BANDED_BLOCKS // segment.bands), MOST_MEMBERS)
-    while members <= MOST_MEMBERS:
-        usual = members_of(segment, members)
-        whole = (_dealt_out(segment, *way, usual, 0, device) for way in segment.rules.band_ways)
-        twice = (_read_twice(segment, each, members, device) for each in segment.rules.long_band_ways)
-        most = 1 if members * segment.bands <= BANDED_BLOCKS else MOST_AGAIN
-        ways += [r for r in (*whole, *twice) if r and r.members <= members and r.again <= most * r.depth]
-        members *= 2
-    return sorted(ways, key=lambda r: r.again > AGAIN * r.depth)
+def division_of(r: Residence) -> Division:
+    """How a residence divides its segment."""
+    return Division(r.items, r.team, r.teams, r.depth)
 
 
-def members_of(segment: Segment, most: int) -> int:
-    """How many blocks a segment should have."""
-    size = segment.rows * segment.length * segment.itemsize
-    return max(1, min(most, size // (BANDED_SLICE if segment.bands else LEAST_SLICE)))
-
-
-def _dealt_out(
-    segment: Segment, threads: int, blocks: int, members: int, fewer: int, device: Machine
-) -> Residence | None:
-    """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
-    memory although there are registers for them."""
-    items, team, teams = _across(segment, threads)
-    each = segment.vector_bytes * items
-    most = max(1, min(DEPTH, len(segment.itemsizes) * DEPTH_BYTES // each))
-    depth = min(most, -(-segment.rows // (members * teams)))
+def _kept(segment: Segment, division: Division, blocks: int, fewer: int, device: Machine) -> Residence | None:
+    """A segment that so many blocks of a multiprocessor keep."""
+    items, team, teams, depth = division
     members = -(-segment.rows // (depth * teams))
-    if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
+    if depth > _most_depth(segment, items) or not 1 < members <= MOST_MEMBERS:
         return None
     held = _room(segment, items, teams, depth, _registers(blocks * team * teams, device))
     places = max(0, depth - max(1, held - fewer))
@@ -141,16 +111,20 @@ def _dealt_out(
     return None if _no_place(segment, r, device) else r
 
 
-def _read_twice(segment: Segment, threads: int, members: int, device: Machine) -> Residence | None:
+def _most_depth(segment: Segment, items: int) -> int:
+    """Rows that a thread keeps, at most."""
+    return max(1, min(DEPTH, len(segment.itemsizes) * DEPTH_BYTES // (segment.vector_bytes * items)))
+
+
+def _read_twice(segment: Segment, division: Division, device: Machine) -> Residence | None:
     """A segment in blocks that have a multiprocessor each and keep what they can."""
-    items, team, teams = _across(segment, threads)
-    depth = -(-segment.rows // (members * teams))
+    items, team, teams, depth = division
     members = -(-segment.rows // (depth * teams))
     held = min(DEPTH, _room(segment, items, teams, depth, _registers(team * teams, device), again=True))
     free = device.shared_per_block - STATIC_SHARED - segment.shared(team, teams, items, 0)
     places = free // (segment.vector_bytes * items * team * teams)
     again = depth - held - places
-    if team * teams > TEAM_THREADS or min(held, places, again) < 1 or depth > MOST_DEPTH:
+    if min(held, places, again) < 1 or depth > MOST_DEPTH or not 1 < members <= MOST_MEMBERS:
         return None
     shared = segment.shared(team, teams, items, places)
     r = Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)

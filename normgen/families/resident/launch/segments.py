@@ -1,5 +1,4 @@
-"""The segments of a call, as far as the schedule of a resident kernel depends on them, and the rules for each
-kind of statistics."""
+"""The segments of a call, as far as the schedule of a resident kernel depends on them."""
 
 from __future__ import annotations
 
@@ -17,53 +16,17 @@ FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How blocks are made for one kind of statistics, and what it takes them to meet.
+class Registers:
+    """What a thread takes beside the values that it keeps, for one kind of statistics."""
 
-    Ways are pairs of threads per block and blocks per multiprocessor, which share its registers. Blocks are
-    few and large, since the memory rests while they meet; with two per multiprocessor one sums meanwhile.
-    Evidence: bench/evidence/rules_resident.csv.
-    """
-
-    ways: tuple[tuple[int, int], ...]
-    long_ways: tuple[int, ...]  # threads of a block that has a multiprocessor and reads some rows twice
-    band_ways: tuple[tuple[int, int], ...]  # where blocks have bands
-    long_band_ways: tuple[int, ...]
-    nearest: bool  # whether ways of about as many blocks as there should be are in order of preference
-    registers: int  # per thread beside all values: numbers and addresses
-    band_registers: int  # more of them for bands
-    merging: tuple[int, int]  # registers of the pass that reads: per column, and in all
-    function: int  # registers per column for exponentials and their like
-    meeting: tuple[float, float]  # microseconds for blocks to begin, meet and end: of segments, of bands
-    later: tuple[float, float]  # fraction of that for blocks that follow others
+    own: int  # numbers and addresses
+    bands: int  # more of them for bands
+    merging: tuple[int, int]  # of the pass that reads: per column, and in all
+    function: int  # per column for exponentials and their like
 
 
-MOMENTS = Rules(
-    ways=((320, 2), (640, 1), (512, 1), (320, 1), (1024, 1)),
-    long_ways=(640, 512, 384),
-    band_ways=((256, 2), (512, 1), (320, 2), (640, 1)),
-    long_band_ways=(512, 640),
-    nearest=False,
-    registers=18,
-    band_registers=8,
-    merging=(3, 16),
-    function=4,
-    meeting=(5.5, 3.5),
-    later=(1.0, 1.0),
-)
-SUMS = Rules(
-    ways=((320, 2), (512, 1), (384, 1), (640, 1), (320, 1), (256, 1)),
-    long_ways=(512, 384, 256),
-    band_ways=((512, 1), (384, 1), (256, 1)),
-    long_band_ways=(512, 384),
-    nearest=True,
-    registers=30,
-    band_registers=0,
-    merging=(0, 0),
-    function=0,
-    meeting=(3.0, 3.0),
-    later=(1.0, 2.0),  # bands all begin, meet and end at once
-)
+MOMENTS = Registers(own=18, bands=8, merging=(3, 16), function=4)
+SUMS = Registers(own=30, bands=0, merging=(0, 0), function=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +42,7 @@ class Segment:
     folded: int  # neighbours that have one value of what blocks leave
 
     @property
-    def rules(self) -> Rules:
+    def registers(self) -> Registers:
         """Those for its kind of statistics."""
         return MOMENTS if self.record.moments else SUMS
 
@@ -100,10 +63,10 @@ class Segment:
 
     def room(self, items: int, registers: int) -> int:
         """Bytes of rows that a thread's registers hold beside all else, with so many vectors of a row."""
-        rules, columns = self.rules, self.vector * items
-        each, merging = rules.merging
-        values = self.record.beside + rules.function * self.record.functions
-        own = rules.registers + rules.band_registers * bool(self.bands)
+        taken, columns = self.registers, self.vector * items
+        each, merging = taken.merging
+        values = self.record.beside + taken.function * self.record.functions
+        own = taken.own + taken.bands * bool(self.bands)
         return REGISTER_BYTES * (registers - own - max(each * columns + merging, values * columns))
 
     def shared(self, team: int, teams: int, items: int, places: int) -> int:

@@ -23,7 +23,6 @@ from normgen.families.rows.launch.space import neighbours, starts
 from normgen.launching.call import Call, once
 from normgen.launching.knobs import Knobs, bits_of, distinct, settled
 from normgen.launching.machine import Machine, of_usual_size
-from normgen.launching.model import measured_by
 from normgen.launching.pick import compared, counts_of, of_least_regret, of_two
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
@@ -121,7 +120,7 @@ def _predicted(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways
     schedules that have them may run on so few."""
     counts, usual = counts_of(_moved(shape)), of_usual_size(device)
     for size in dict.fromkeys((usual, device)):
-        found = _timed(starts(shape, size, forms))
+        found = starts(shape, size, forms)
         if not found:
             continue
         us = predicted(shape, usual, found, counts)
@@ -133,14 +132,6 @@ def _predicted(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways
             many, few, below = of_two(counts, predicted(shape, device, near, counts))
             return Ways(near[many], near[few], below)
     return None
-
-
-def _timed(found: list[RowSchedule]) -> list[RowSchedule]:
-    """Without those that take launches for each row, where the model was fitted to none such and others hold
-    a row."""
-    if measured_by("launches") or not any(form_of(each).covers for each in found):
-        return found
-    return [each for each in found if each.members == 1 or not form_of(each).streams]
 
 
 def _moved(shape: RowShape) -> int:

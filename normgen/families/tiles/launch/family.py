@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from types import MappingProxyType
 
 from normgen.counting import counted
@@ -21,14 +22,14 @@ from normgen.families.tiles.launch.tiling import (
     vector_of,
 )
 from normgen.launching.call import INT_LIMIT, WORD, Call, once
-from normgen.launching.family import LaunchFamily, Lines, Lowered, estimated
+from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct, settled
+from normgen.launching.pick import bucket_of, compared
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
+from normgen.launching.table import key_of, nearest
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
-
-_WIDTH_EFFICIENCY = {16: 0.9, 8: 0.8, 4: 0.6, 2: 0.4, 1: 0.25}
 
 
 class Tiles(LaunchFamily[TilesRecord, Tiling]):
@@ -38,7 +39,12 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
     uses = MappingProxyType({"tiles": "results that lie the other way: tiles in shared memory"})
 
     def space(self, kernel: TilesRecord, call: Call) -> Iterator[Tiling]:
-        return distinct(space(kernel, call))
+        """Every tiling that fits, that of the least predicted time first; and the same with the first tile
+        first."""
+        yield from (fastest := _fastest(kernel, call))
+        found = list(space(kernel, call))
+        others = distinct((*fastest, *found, *(replace(each, backwards=False) for each in found)))
+        yield from islice(others, len(fastest), None)
 
     def settle(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Tiling | Support:
         """Tiles of any size that find place; registers may be there for fewer blocks than could be."""
@@ -55,18 +61,12 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
     def quantities(self, kernel: TilesRecord, call: Call, schedules: Sequence[Tiling]) -> Mapping[str, Array]:
         return quantities(shape_of(kernel, call), schedules)
 
+    def measured_as(self, kernel: TilesRecord, call: Call) -> tuple[str, int]:
+        shape = shape_of(kernel, call)
+        return _key_of(shape), shape.matrices * shape.rows
+
     def moved(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Mapping[str, int]:
         return {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
-
-    def estimate(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> float:
-        """The efficiency goes by the narrowest access, the fraction of tiles within the matrices, and that of
-        busy multiprocessors."""
-        tiles, runs = tiles_of(kernel, call, schedule), runs_of(kernel, call)
-        whole = [o for o in call.touched(kernel.reads, kernel.writes) if _is_whole(o, kernel)]
-        narrowest = min(16, *(runs.get(o.run, schedule.vector) * call.itemsize(o) for o in whole))
-        filled = call.size(kernel.kept + kernel.inner) / (tiles * schedule.rows * schedule.columns)
-        efficiency = _WIDTH_EFFICIENCY[narrowest] * filled * min(1.0, tiles / call.multiprocessors)
-        return estimated(sum(self.moved(kernel, call, schedule).values()), call.device, efficiency)
 
     def lower(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Lowered:
         s, rows, columns = schedule, call.size(kernel.rows), call.size(kernel.columns)
@@ -103,9 +103,22 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
         return (f"{tiles}, {each}, {s.shared} bytes of shared memory",)
 
 
-def _is_whole(o: OperandRecord, kernel: TilesRecord) -> bool:
-    """Whether runs of an operand are moved, of rows or of columns."""
-    return bool(o.inner) and bool(set(o.kept) & set(kernel.rows + kernel.columns))
+@once
+def _fastest(kernel: TilesRecord, call: Call) -> tuple[Tiling, ...]:
+    """The tiling that was measured, or else that with the least predicted time for nearly so many rows, if
+    there is any."""
+    found, shape = list(space(kernel, call)), shape_of(kernel, call)
+    fast = nearest(call.device.arch, _key_of(shape), Tiling, shape.matrices * shape.rows)
+    if fast is not None and fast in found:
+        return (fast,)
+    like = replace(shape, matrices=bucket_of(shape.matrices), rows=bucket_of(shape.rows), beside=0)
+    us = compared(quantities(like, found), len(found))[0] if found else None
+    return () if us is None else (found[int(us.argmin())],)
+
+
+def _key_of(shape: TilesShape) -> str:
+    """The key of a table for such matrices, however many rows there are."""
+    return key_of(shape, "device", "matrices", "rows", "beside")
 
 
 @once

@@ -1,19 +1,13 @@
-"""Tiles: how large they are, and the runs that each operand is moved in.
-
-Tiles are 64 to 128 elements either way: 128 bytes of the narrowest type in runs of columns and in runs of
-rows, and four vectors for each of 256 threads. Four blocks of those per multiprocessor have 64 KB of vectors
-in flight, and hide each other's arithmetic.
-"""
+"""Tiles: how large they may be, and the runs that each operand is moved in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from math import log2
 
 from normgen.launching.call import Call, width_of_parts
-from normgen.launching.facts import VECTORS, power_of_two
+from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import knob
 from normgen.launching.machine import WARP
 from normgen.package.kernels import TilesRecord
@@ -21,7 +15,6 @@ from normgen.package.operands import OperandRecord
 
 PATCH = 4  # lines of a thread's patch: those of one narrow column fill a word of shared memory
 _THREADS = 256
-_SHARED = 96 * 1024
 _SIZES = (16, 32, 64, 128)
 _COLUMNS = (1, 2, 4, 8, *_SIZES)
 _MOST_BLOCKS = 4  # per multiprocessor: more of them leave no registers for vectors on their way
@@ -51,39 +44,12 @@ class Tiling:
 
 
 def space(record: TilesRecord, call: Call) -> Iterator[Tiling]:
-    """The tiling that a kernel takes by itself, then those of every size, the nearest to it first."""
-    chosen = choose_tiling(record, call)
-    each = chosen.shared // (chosen.rows * chosen.columns)
-    yield chosen
-
-    def apart(size: tuple[int, int]) -> float:
-        return abs(log2(size[0] / chosen.rows)) + abs(log2(size[1] / chosen.columns))
-
-    found = [chosen]
-    for rows, columns in sorted(product(_SIZES, _COLUMNS), key=apart):
+    """The tilings of every size that a call has place for, the last tile first."""
+    vector, each = vector_of(record, call), turned_bytes(record, call)
+    for rows, columns in product(_SIZES, _COLUMNS):
         shared = each * rows * columns
-        if chosen.vector <= columns and shared <= call.device.shared_per_block:
-            found.append(tiling_of(record, call, rows, columns, chosen.vector, shared))
-    yield from (replace(t, backwards=way) for t in found for way in (True, False))
-
-
-def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
-    """The tiles of a call: smaller where the matrix is, and where there would be too few to go round."""
-    rows, columns = call.size(record.rows), call.size(record.columns)
-    touched = call.touched(record.reads, record.writes)
-    straight = [o for o in touched if o.inner == record.columns]
-    turned = [o for o in touched if o.inner == record.rows]
-    wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
-    high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
-    wide = min(wide, power_of_two(columns))
-    high = max(16, power_of_two(min(high, rows)))
-    each = turned_bytes(record, call)
-    while high > 16 and each * high * wide > _SHARED:
-        high //= 2
-    across = -(-columns // wide) * call.size(record.batch)
-    while high > 32 and -(-rows // high) * across < call.multiprocessors:
-        high //= 2
-    return tiling_of(record, call, high, wide, vector_of(record, call), each * high * wide)
+        if vector <= columns and shared <= call.device.shared_per_block:
+            yield tiling_of(record, call, rows, columns, vector, shared)
 
 
 def vector_of(record: TilesRecord, call: Call) -> int:

@@ -7,18 +7,17 @@ from math import prod
 from types import MappingProxyType
 
 from normgen.counting import counted
+from normgen.families.windows.launch.choose import key_of_images, space
 from normgen.families.windows.launch.pixels import PART
 from normgen.families.windows.launch.quantities import quantities, shape_of
-from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest
-from normgen.families.windows.launch.space import FORMS, choose, cost_of, settle, space
-from normgen.launching.call import INT_LIMIT, WORD, Call
-from normgen.launching.family import LaunchFamily, Lines, Lowered, estimated
+from normgen.families.windows.launch.schedule import WindowSchedule, among, images_of
+from normgen.families.windows.launch.space import FORMS, settle
+from normgen.launching.call import INT_LIMIT, Call
+from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
 from normgen.package.kernels import WindowsRecord
-
-_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
 
 
 class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
@@ -35,14 +34,7 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
     )
 
     def space(self, kernel: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
-        """Every schedule that fits, that of the least cost first; the first without a look at the others'
-        ranges."""
-
-        def found() -> Iterator[WindowSchedule]:
-            yield choose(kernel, call)
-            yield from space(kernel, call)
-
-        return distinct(found())
+        return distinct(space(kernel, call))
 
     def settle(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> WindowSchedule | Support:
         return settle(kernel, call, schedule)
@@ -53,16 +45,12 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
         shape = shape_of(kernel, call)
         return quantities(shape, schedules, (shape.images,))
 
+    def measured_as(self, kernel: WindowsRecord, call: Call) -> tuple[str, int]:
+        shape = shape_of(kernel, call)
+        return key_of_images(shape), shape.images
+
     def moved(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Mapping[str, int]:
         return {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
-
-    def estimate(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> float:
-        form = FORMS[schedule.form]
-        width = WORD if form.coalesced else min(WORD, schedule.vector * narrowest(kernel, call))
-        least, own = (cost_of(kernel, call, s) for s in (choose(kernel, call), schedule))
-        moved = sum(self.moved(kernel, call, schedule).values())
-        efficiency = _WIDTH_EFFICIENCY[width] * form.efficiency * (1 + least) / (1 + own)
-        return estimated(moved, call.device, efficiency)
 
     def lower(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Lowered:
         s, form = schedule, FORMS[schedule.form]
@@ -97,7 +85,7 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
 
     def describe(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> str:
         form = FORMS[schedule.form]
-        threads = f", {schedule.threads} threads" if form.coalesced else ""
+        threads = f", {schedule.threads} threads" if form.tells_threads else ""
         ranges = f", {counted(schedule.ranges, 'range')}" if form.ranged else ""
         return f"{schedule.form}, {form.each(schedule)}{threads}{ranges}"
 
@@ -109,7 +97,7 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
         return (
             f"kernel {kernel.name}: windows along [{along}] of [{axes}]{levels}",
             f"  {s.form}: {each}, {s.threads} threads per block{registers}",
-            f"    because {s.reason}",
+            f"    because {s.reason}{among(s)}",
         )
 
 

@@ -12,11 +12,7 @@ from normgen.families.windows.launch.schedule import (
     MOST_REGISTERS,
     Sizes,
     WindowSchedule,
-    access_cost,
-    again_cost,
-    among,
-    divided,
-    images_of,
+    ranged,
     room,
     vectors,
     with_blocks,
@@ -25,24 +21,16 @@ from normgen.launching.call import Call
 from normgen.launching.machine import WARP
 from normgen.package.kernels import WindowsRecord
 
-_THREADS = 64  # per block, by itself
-_BLOCKS = (_THREADS, 32, 128, 256)
+_BLOCKS = (32, 64, 128, 256)  # threads per block
 _BYTES_AHEAD = 49152  # of all operands, that a multiprocessor should have on their way
 _LEAST_AHEAD, _MOST_AHEAD = 3, 6  # steps that operands are fetched ahead
 _COPIED = 4  # bytes that the hardware copies into shared memory at least
 _FEWEST_USEFUL = 8  # lanes of a warp beside those that are there for their neighbours only
 _MOST_WARPS = 24  # per multiprocessor; more would have too few registers
 _MOST_SLOTS = 24  # steps that are unrolled
-_MANY = 1024  # images
-_DRIFTING = 0.1  # what it costs to ask other lanes for neighbours
 
 
-def usual(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
-    """The sizes of marches that are compared, those with the widest accesses first."""
-    return (Sizes(vector, _THREADS) for vector in vectors(record, call))
-
-
-def every(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+def sizes(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
     """The sizes that a march may have."""
     return (Sizes(vector, threads) for vector, threads in product(vectors(record, call), _BLOCKS))
 
@@ -63,10 +51,9 @@ def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | No
     s = _with_pipeline(record, call, s)
     if s.shared > call.device.shared_per_block or s.registers > MOST_REGISTERS or s.slots > _MOST_SLOTS:
         return None
-    s = divided(record, call, s, threads(s, images_of(record, call)))
     along = f", drifting by {drift}" if drift else ""
     return replace(
-        s, reason=f"images take {counted(steps, 'step')} of {counted(lanes, 'lane')}{among(s)}{along}"
+        ranged(s, 1), reason=f"images take {counted(steps, 'step')} of {counted(lanes, 'lane')}{along}"
     )
 
 
@@ -114,9 +101,3 @@ def _registers(record: WindowsRecord, s: WindowSchedule, itemsizes: list[int]) -
     kept = sum(_MOST_AHEAD + 3 for itemsize in itemsizes if s.vector * itemsize < _COPIED)
     own = 30 + 4 * (len(record.writes) - 1) + (0 if s.ghosts else 4)
     return ceil((own + kept + s.vector * (sums + passing)) / 8) * 8
-
-
-def cost(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
-    """What it costs beside other forms."""
-    again = threads(replace(s, ranges=1), _MANY) / (_MANY * s.lanes) - 1
-    return access_cost(record, call, s) + again_cost(record, again) + (_DRIFTING if s.drift else 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import ceil
@@ -12,12 +12,9 @@ from normgen.families.windows.launch.schedule import (
     MOST_REGISTERS,
     Sizes,
     WindowSchedule,
-    among,
     beyond,
-    divided,
-    images_of,
+    ranged,
     room,
-    wide,
     with_blocks,
 )
 from normgen.launching.call import INT_LIMIT, WORD, Call
@@ -25,32 +22,15 @@ from normgen.launching.machine import WARP
 from normgen.package.kernels import WindowsRecord
 
 PART = 4  # channels of a chunk that a thread works on together: with more it takes more registers
-# Threads per block and channels of a chunk, the fastest first; the last is for wide windows. Evidence:
-# bench/evidence/rules_others.csv.
-_NESTED_CHUNKS = ((256, 8), (192, 12), (128, 8), (256, 4))
-_CHUNKS = ((192, 12), (256, 8), (128, 8), (256, 4))
-_BLOCKS, _PARTS = (64, 128, 192, 256, 384, 512), (4, 8, 12, 16)  # that walks may have of each
+_BLOCKS, _PARTS = (64, 128, 192, 256, 384, 512), (4, 8, 12, 16)  # threads per block, and channels of a chunk
 _MOST_WARPS = 48  # per multiprocessor
 _MORE_REGISTERS = 12  # that the compiler of a hungry device takes beside
-_LEAST_MOVED = 6  # bytes of a pixel from which these gain over a march that drifts
-_NOT_MEASURED = 1.0  # what it costs where these do not: every march comes first
-_FULL = 1.1  # threads for a pixel, at most, where blocks are full of them
 
 
-def usual(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
-    """The sizes of walks that are compared, those that should be fastest first."""
-    return _of_plane(record, call, _NESTED_CHUNKS if len(record.sums) > 1 else _CHUNKS)
-
-
-def every(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
-    """The sizes that a walk may have."""
-    return _of_plane(record, call, product(_BLOCKS, _PARTS))
-
-
-def _of_plane(record: WindowsRecord, call: Call, found: Iterable[tuple[int, int]]) -> Iterator[Sizes]:
-    """Blocks without a warp that has no pixel."""
+def sizes(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+    """The sizes that a walk may have: blocks without a warp that has no pixel."""
     plane = -(-call.size(record.image[1:]) // WARP) * WARP
-    return (Sizes(1, min(most, plane), chunk) for most, chunk in found)
+    return (Sizes(1, min(most, plane), chunk) for most, chunk in product(_BLOCKS, _PARTS))
 
 
 def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | None:
@@ -62,9 +42,8 @@ def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | No
     s = replace(s, registers=_registers(record, call, s), shared=staged_bytes(record, call, s))
     if s.registers > MOST_REGISTERS or s.shared > call.device.shared_per_block:
         return None
-    s = with_blocks(call, s, room(call, s, _MOST_WARPS))
-    s = divided(record, call, s, threads(s, images_of(record, call)))
-    return replace(s, reason=f"a thread walks along {counted(channels, 'channel')} of its pixel{among(s)}")
+    s = replace(s, reason=f"a thread walks along {counted(channels, 'channel')} of its pixel")
+    return with_blocks(call, ranged(s, 1), room(call, s, _MOST_WARPS))
 
 
 def strips(s: WindowSchedule) -> int:
@@ -75,15 +54,6 @@ def strips(s: WindowSchedule) -> int:
 def threads(s: WindowSchedule, images: int) -> int:
     """Threads of all blocks."""
     return images * s.ranges * strips(s) * s.threads
-
-
-def cost(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
-    """What it costs beside other forms. Pixels gain over a march that drifts where enough bytes of each are
-    moved and planes fill blocks. Evidence: bench/evidence/rules_others.csv."""
-    moved = sum(map(call.itemsize, wide(record, call)))
-    filled = strips(s) * s.threads
-    pays = moved >= _LEAST_MOVED and filled <= _FULL * s.lanes
-    return 1 - s.lanes / filled + (0.0 if pays else _NOT_MEASURED)
 
 
 def past_the_end(record: WindowsRecord, s: WindowSchedule) -> int:

@@ -113,6 +113,8 @@ def _knobs(
     the threads of all blocks."""
     names = (*_AS_THEY_ARE, "vector", "threads", "lanes", "drift", "shared", "steps", "ranges", "length")
     table = {name: [getattr(s, name) for s in schedules] for name in names}
+    # Of a form that needs no images they are those of all that there are.
+    table["lanes"] = [s.lanes if FORMS[s.form].whole else WARP for s in schedules]
     table |= {form: [s.form == form for s in schedules] for form in FORMS}
     table["walks"] = [FORMS[s.form].ranged for s in schedules]
     table["blocks"] = [_resident(shape, s) for s in schedules]

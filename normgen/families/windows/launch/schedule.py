@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from normgen.launching.call import WORD, Call
+from normgen.launching.call import Call
 from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import estimate, knob
 from normgen.launching.machine import WARP
@@ -14,8 +14,7 @@ from normgen.package.kernels import WindowsRecord
 from normgen.package.operands import OperandRecord
 
 MOST_REGISTERS = 200  # per thread, as estimated: with more, too few threads are resident
-_MOST_RANGES = 64
-_NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so many bytes cost
+RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share the steps of an image
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +94,20 @@ def with_blocks(call: Call, s: WindowSchedule, most: int) -> WindowSchedule:
     return replace(s, blocks=max(1, min(most, call.device.blocks(s.shared))))
 
 
-def divided(record: WindowsRecord, call: Call, s: WindowSchedule, threads: int) -> WindowSchedule:
+def divided(record: WindowsRecord, s: WindowSchedule, threads: int, multiprocessors: int) -> WindowSchedule:
     """The schedule with its steps divided among ranges. `threads`: those of all images, undivided.
 
     Each range takes more steps than are its own, in whole chunks. But the last threads to finish, which leave
     the rest of the device idle, are done sooner.
     """
-    extra, resident = beyond(record), s.blocks * s.threads * call.multiprocessors
+    extra, resident = beyond(record), s.blocks * s.threads * multiprocessors
 
     def cost(ranges: int) -> float:
         each = -(-(-(-s.steps // ranges) + extra) // s.chunk) * s.chunk
         return (max(1.0, threads * ranges / resident) + 0.25) * each
 
     most = max(1, s.steps // max(4, extra))
-    return ranged(s, min(range(1, min(most, _MOST_RANGES) + 1), key=cost))
+    return ranged(s, min((each for each in RANGES if each <= most), key=cost))
 
 
 def ranged(s: WindowSchedule, ranges: int) -> WindowSchedule:
@@ -120,16 +119,3 @@ def ranged(s: WindowSchedule, ranges: int) -> WindowSchedule:
 def among(s: WindowSchedule) -> str:
     """How steps are divided, in a few words."""
     return f" in {s.ranges} ranges" if s.ranges > 1 else ""
-
-
-# ------------------------------------------------------------------------------------------------ cost
-
-
-def access_cost(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
-    """What narrow accesses cost."""
-    return _NARROW[min(WORD, s.vector * narrowest(record, call))]
-
-
-def again_cost(record: WindowsRecord, again: float) -> float:
-    """What it costs to compute a fraction of all that is summed once more."""
-    return (0.4 if record.functions else 0.1) * again
