@@ -22,7 +22,7 @@
 using word_t = unsigned long long;
 
 // Of a channel's counters. (Chunks taken, and blocks that are done, are counts of one launch.)
-enum : int { EPOCH, TAKEN, DONE, GIVEN_UP };
+constexpr int EPOCH = 0, TAKEN = 1, DONE = 2, GIVEN_UP = 3;
 
 // How often a thread polls before it looks at the clock. On the host peers are other processes, and
 // the threads of a block take turns.
