@@ -130,17 +130,17 @@ def plan_launches(
     """
     known = None
     if not strategy:
-        known = _general(record, binding, device) or _measured(record, binding, device)
+        known = _measured(record, binding, device) or _general(record, binding, device)
     return (known or choose_strategy(alternatives(record, binding, device, strategy))).plan
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
-    """The alternative with the fewest launches of those whose texts serve images of any size; where there is
-    none, that which was measured to be fast, else that with the least predicted time. Of equals the first."""
+    """The alternative that was measured to be fast; else of those whose texts serve images of any size that
+    with the fewest launches; else that with the least predicted time. Of equals the first."""
     if len(found) == 1:
         return found[0]
     general = [each for each in found if each.serves == {"any"}]
-    if general:
+    if general and not any(each.measured for each in found):
         return min(general, key=lambda each: _launches([kernel.kernel for kernel in each.kernels]))
     return min(found, key=lambda each: (not each.measured, each.microseconds))
 

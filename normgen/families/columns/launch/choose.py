@@ -24,11 +24,13 @@ _PIXELS = 4096  # of an image, for which a schedule for all sizes is chosen
 
 
 def pick(shape: ColumnShape) -> ColumnSchedule:
-    """The schedule for such columns, and nearly as many: that of the text for all lengths, else that which
-    was measured, else that with the least predicted time."""
+    """The schedule for such columns, and nearly as many: that which was measured, else that of the text for
+    all sizes, else that with the least predicted time."""
+    if measured := _measured(shape):
+        return measured
     if shape.sized:
         return any_size(shape)
-    return _of_images(shape) if shape.image else _measured(shape) or _predicted(shape)
+    return _of_images(shape) if shape.image else _predicted(shape)
 
 
 def _of_images(shape: ColumnShape) -> ColumnSchedule:

@@ -81,12 +81,12 @@ def forms_of(kernel: RowsRecord) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def ways(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
-    """The schedules for such rows, however many there are (`shape` has none): that of the text for all sizes,
-    else those that were measured, else those with the least predicted time."""
+    """The schedules for such rows, however many there are (`shape` has none): those that were measured, else
+    that of the text for all sizes, else those with the least predicted time."""
+    if measured := _measured(shape, device, forms):
+        return measured
     sized = any_size(shape, device) if FORM in forms else None
-    return (
-        Ways(sized, sized) if sized else _measured(shape, device, forms) or _predicted(shape, device, forms)
-    )
+    return Ways(sized, sized) if sized else _predicted(shape, device, forms)
 
 
 def _measured(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
