@@ -21,7 +21,7 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
             f"{step.norm}() is in a model that torch.jit.trace traces, which knows PyTorch's own "
             f"operators alone: use torch.export, or PyTorch's modules, patched or not"
         )
-    if torch.compiler.is_compiling() or _watched(tensors):
+    if torch.compiler.is_compiling() or watched(tensors):
         check_tensors(step.norm, step.operands, tensors)
         if any(map(is_jagged, tensors)):
             return wrapped(step, tensors, call(step, values(step, tensors), numbers, wanted))
@@ -33,7 +33,11 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
         return operators.call(step, tensors, numbers, wanted)
     if operators.recorded(tensors):
         check_kinds(step.operands, tensors)  # PyTorch would say that it lacks an operator
-        return operators.call(step, tensors, numbers, wanted)
+        if step.recorder is None or operators.has_batch(tensors):
+            return operators.call(step, tensors, numbers, wanted)
+        made = step.recorder(tensors, numbers, wanted)
+        _written(step, tensors)
+        return made
     try:
         made = step.run(tensors, numbers, wanted)
     except RuntimeError:
@@ -52,7 +56,7 @@ def _written(step: Step, tensors: Tensors) -> None:
             torch.autograd.graph.increment_version(state)
 
 
-def _watched(tensors: Tensors) -> bool:
+def watched(tensors: Tensors) -> bool:
     """Whether a transform, a mode or a kind of tensor is there that knows operators and nothing else."""
     if private.watched() or private.has_tangents():
         return True

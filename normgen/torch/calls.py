@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from normgen.arrays.views import packed
 from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
 from normgen.launching.layout import Shape
+from normgen.package.direction import Direction
 from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.calls.prepared import PreparedCall
 from normgen.runtime.norm import Norm
@@ -33,8 +34,23 @@ class Known(NamedTuple):
     in_extension: Callable[[Any], Any] | None = None  # (the extension) -> the call as that makes it
 
 
-# The shape, the strides and the element type of a result.
-Layout = tuple[Shape, Shape, Any]
+class Layout(NamedTuple):
+    """A result to make. One that is `within` another, by its place, has no tensor of its own: it begins so
+    many bytes behind the other."""
+
+    shape: Shape
+    strides: Shape
+    dtype: torch.dtype
+    within: int = -1
+    offset: int = 0
+
+
+class Joined(NamedTuple):
+    """Results that lie one after the other in an array of floats, which the first of them then is: where each
+    begins, by name, and how many floats there are."""
+
+    places: Mapping[str, int]
+    size: int
 
 
 class Wanted(NamedTuple):
@@ -102,7 +118,7 @@ class Calls:
         found = tuple(key)
         known = self._known.get(found) if self._allows(numbers) else None
         if known is None:
-            given = self._resolved(tensors)
+            given = all_resolved(self._direction, tensors)
             if any(new is not old for new, old in zip(given, tensors, strict=True)):
                 return self.run(given, numbers, wanted)
             known = self._prepare(tensors, numbers, wanted)
@@ -123,19 +139,20 @@ class Calls:
         types = ((self._gradient_of[source], dtype) for source, dtype in wanted.types)
         return mask(self._results, wanted.names), *types
 
-    def _resolved(self, tensors: Tensors) -> Tensors:
-        """The operands with the values that they stand for in memory: some hold the negative of these, or
-        zeros that are nowhere. RuntimeError for such a state, which the results could not be written to."""
-        made = []
-        for name, tensor in zip(self._direction.reads, tensors, strict=True):
-            values = None if tensor is None else resolved(tensor)
-            if values is not tensor and name in self._direction.updated:
-                raise RuntimeError(
-                    f"state {name} is updated in place, but its memory does not hold its values: "
-                    f"give {name}.resolve_neg().clone()"
-                )
-            made.append(values)
-        return tuple(made)
+
+def all_resolved(direction: Direction, tensors: Tensors) -> Tensors:
+    """The operands with the values that they stand for in memory: some hold the negative of these, or zeros
+    that are nowhere. RuntimeError for such a state, which the results could not be written to."""
+    made = []
+    for name, tensor in zip(direction.reads, tensors, strict=True):
+        values = None if tensor is None else resolved(tensor)
+        if values is not tensor and name in direction.updated:
+            raise RuntimeError(
+                f"state {name} is updated in place, but its memory does not hold its values: "
+                f"give {name}.resolve_neg().clone()"
+            )
+        made.append(values)
+    return tuple(made)
 
 
 def prepare(
@@ -145,6 +162,7 @@ def prepare(
     numbers: Numbers,
     wanted: Wanted,
     last: frozenset[str] = frozenset(),
+    joined: Joined | None = None,
 ) -> Known:
     """What makes a call of kernels again. `last`: the results whose last axis is to be PyTorch's second."""
     dispatcher, attrs = norm.dispatcher(direction), [attr.name for attr in norm.package.attrs]
@@ -154,12 +172,19 @@ def prepare(
     request = dispatcher.arguments.request(given, named)._replace(wanted=wanted.names, types=types)
     prepared = dispatcher.settle(request).prepared
     places = prepared.fields([*range(len(prepared.made)), None])
-    turned = {place for name, place in zip(dispatcher.direction.results, places, strict=True) if name in last}
-    layouts = tuple(
-        (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
+    by_name = dict(zip(dispatcher.direction.results, places, strict=True))
+    turned = {place for name, place in by_name.items() if name in last}
+    layouts = [
+        Layout(*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
         for place, (shape, dtype) in enumerate(prepared.made)
-    )
-    return repeated(prepared, tuple(map(attrs.index, prepared.numbers)), layouts)
+    ]
+    if joined is not None:
+        first, *others = joined.places
+        layouts[by_name[first]] = Layout((joined.size,), (1,), torch.float32)
+        for name in others:
+            within = {"within": by_name[first], "offset": 4 * joined.places[name]}
+            layouts[by_name[name]] = layouts[by_name[name]]._replace(**within)
+    return repeated(prepared, tuple(map(attrs.index, prepared.numbers)), tuple(layouts))
 
 
 def mask(results: tuple[str, ...], wanted: tuple[str, ...]) -> int:
@@ -180,12 +205,16 @@ def repeated(prepared: PreparedCall, numbers: tuple[int, ...], layouts: tuple[La
 
     def call(owner: Any, tensors: Tensors, given: Numbers, pointers: list[Any]) -> tuple[Any, ...]:
         results: list[Any] = [
-            torch.empty_strided(shape, strides, dtype=dtype, device=owner.device)
-            for shape, strides, dtype in layouts
+            torch.empty_strided(shape, strides, dtype=dtype, device=owner.device) if within < 0 else None
+            for shape, strides, dtype, within, _ in layouts
+        ]
+        addresses = [
+            results[place if each.within < 0 else each.within].data_ptr() + each.offset
+            for place, each in enumerate(layouts)
         ]
         stream = 0 if device == HOST else TORCH.stream(owner, device)
         taken = [given[place] for place in numbers]
-        pool = [*pointers, *taken, *[result.data_ptr() for result in results]]
+        pool = [*pointers, *taken, *addresses]
         prepared.run(TORCH, owner, stream, pool)
         results.append(None)
         return fields(results)

@@ -163,7 +163,16 @@ def symmetric_peers(own: torch.Tensor, group: Any) -> tuple[list[torch.Tensor], 
 
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured on the current stream."""
-    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def stream_name(device: torch.device) -> int | None:
+    """A number of the current stream of a device that no other gets. None for streams that PyTorch has not
+    made, whose handles may come again, and while a CUDA graph is captured."""
+    if device.type != "cuda":
+        return 0
+    name = int(torch.cuda.current_stream(device).stream_id)
+    return None if is_capturing() or (name and not name & 1) else name
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

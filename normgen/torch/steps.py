@@ -86,6 +86,10 @@ class Pull:
         return found
 
 
+# (operands, numbers, what is wanted) -> results, recorded.
+Recorder = Callable[[Tensors, Numbers, Wanted], tuple[Any, ...]]
+
+
 class Recording(NamedTuple):
     """A call that is recorded: the results to compute, how many of all to return, the first ones, and the
     places of those among them that are not differentiated."""
@@ -137,6 +141,11 @@ class Step:
         self.derive = outline.derive
         self._recorded: dict[Wanted, Recording] = {}
         self._read = len(direction.reads) if outline.extra else None
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What calls it and records that where nobody looks; None where its operator does."""
+        return None
 
     @cached_property
     def pull(self) -> Pull | None:

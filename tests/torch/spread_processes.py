@@ -24,6 +24,11 @@ from tests.torch.spread_dtensors import (
     mesh_of_two,
     modules_take_dtensors,
 )
+from tests.torch.spread_known import (
+    KNOWN,
+    images_with_channels_innermost,
+    known_calls_are_told_from_others,
+)
 from tests.torch.spread_words import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
 from tests.torch.spreading import CLOSE, own_run, same, spread_examples
 
@@ -291,6 +296,7 @@ _ANYWHERE = (
     modules_take_dtensors,
     ranks_that_differ_are_named,
     *ON_EVERY_ENGINE,
+    *KNOWN,
 )
 # What processes check together, by how many they are; `SET` in the environment chooses.
 SETS = {
@@ -309,10 +315,13 @@ SETS = {
         dtensors_are_not_gathered,
         gradients_of_dtensors_are_parts_where_they_are_sums,
         ranks_that_differ_are_named,
+        known_calls_are_told_from_others,
+        images_with_channels_innermost,
     ),
     "every": (specs_in_float64,),
     "words": (
         *ON_EVERY_ENGINE,
+        known_calls_are_told_from_others,
         specs_by_kernels,
         parts_are_added_up,
         batch_norm_by_all_batches,

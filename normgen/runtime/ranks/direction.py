@@ -19,7 +19,7 @@ from normgen.runtime.calls.arguments import Arguments, Request
 from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.calls.binding import bind, check_reductions, device_text
 from normgen.runtime.calls.look import look
-from normgen.runtime.ranks.agreement import agree
+from normgen.runtime.ranks.agreement import Message, agree, faulty, message
 from normgen.runtime.ranks.group import RankCall
 from normgen.runtime.ranks.stages import LocalCall, Memory, Stages
 
@@ -70,6 +70,10 @@ class SpreadDirection:
         """Those of a call, compiled when they are first asked for."""
         return self._stages(self.computed(call))
 
+    def record(self, call: LocalCall) -> SpreadRecord:
+        """That of the stages of a call."""
+        return self.stages(call).record
+
     def computed(self, call: LocalCall) -> tuple[str, ...]:
         """The results that the stages of a call give. Saves that are not wanted change nothing about what is
         exchanged."""
@@ -81,19 +85,27 @@ class SpreadDirection:
         what makes its results; what it raises, the others learn of."""
         local: LocalCall | None = None
         fault: Exception | None = None
-        meant: Mapping[str, str] = {}
-        lengths: list[int] = []
         try:
             local, run = asked()
-            meant, lengths = self._meant(local), [local.lengths.axes[axis] for axis in self.axes]
+            told = self.message(local)
         except Exception as raised:
-            fault = raised
-        every = yield from agree(self.title, meant, lengths, fault)
+            fault, told = raised, faulty(raised)
+        every = yield from agree(self.title, told, fault)
         assert local is not None, "agree raises a fault"
-        along = dict(zip(self.axes, every.T, strict=True))
-        totals = {axis: int(lengths.sum()) for axis, lengths in along.items()}
-        check_reductions(self._global, Lengths({**local.lengths.axes, **totals}, local.lengths.rest))
+        along = self.along(local.lengths, every)
         return local.zeros() if local.idle else (yield from run(local, along))
+
+    def message(self, call: LocalCall) -> Message:
+        """What ranks compare before a call."""
+        return message(self._meant(call), [call.lengths.axes[axis] for axis in self.axes])
+
+    def along(self, own: Lengths, every: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Of each spread axis the lengths on all ranks. `own`: those of all axes on this one; `every`: what
+        ranks told, [size, axes]. ValueError where ranks together have nothing to reduce."""
+        found = dict(zip(self.axes, every.T, strict=True))
+        totals = {axis: int(lengths.sum()) for axis, lengths in found.items()}
+        check_reductions(self._global, Lengths({**own.axes, **totals}, own.rest))
+        return found
 
     def asked(self, request: Request, memory: Memory) -> tuple[LocalCall, Run]:
         """A call of kernels. `memory`: for what ranks tell each other."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from normgen.arrays.views import View
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Lengths, Shape, shape_of
 from normgen.package.direction import directions, result_tuple
+from normgen.package.records import TensorRecord
 from normgen.package.spread import SpreadRecord, StageRecord
 from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.calls.dispatch import Dispatcher
@@ -158,17 +159,32 @@ class Stages:
         return made
 
 
+class Layout(NamedTuple):
+    """How what a rank tells in a round lies in one array: where each tensor begins and its shape, by name;
+    how many floats there are."""
+
+    places: Mapping[str, tuple[int, Shape]]
+    size: int
+
+
+def layout(told: Sequence[tuple[TensorRecord, str]], lengths: Lengths) -> Layout:
+    """The layout of what a round tells; that of one tensor has nothing behind it."""
+    places: dict[str, tuple[int, Shape]] = {}
+    size = end = 0
+    for record, _ in told:
+        shape = shape_of(record, lengths)
+        places[record.name] = size, shape
+        end = size + prod(shape)
+        size = -(-end // _ALIGNED) * _ALIGNED
+    return Layout(places, size if len(places) > 1 else end)
+
+
 class _Told:
     """What a rank tells in a round: tensors that lie one after the other in an array of floats."""
 
-    def __init__(self, told: Any, lengths: Lengths, memory: Memory) -> None:
+    def __init__(self, told: Sequence[tuple[TensorRecord, str]], lengths: Lengths, memory: Memory) -> None:
         self.memory = memory
-        self.places: dict[str, tuple[int, Shape]] = {}
-        size = 0
-        for record, _ in told:
-            shape = shape_of(record, lengths)
-            self.places[record.name] = size, shape
-            size += -(-prod(shape) // _ALIGNED) * _ALIGNED
+        self.places, size = layout(told, lengths)
         self.floats = memory.zeros(size)
         self.pieces = {
             name: self.floats[at : at + prod(shape)].reshape(shape)

@@ -57,9 +57,12 @@ struct Launch {
   std::vector<std::array<size_t, 3>> patches;  // where in them a word of the pool goes, which, its bytes
 };
 
+// A result to make. One that is `within` another, by its place, has no tensor: it begins so many bytes behind.
 struct Layout {
   std::vector<int64_t> shape, strides;
   at::ScalarType dtype;
+  int within = -1;
+  uint64_t offset = 0;
 };
 
 // Two operands, of which one is written, overlap where the second is further than `least` and less far than
@@ -109,6 +112,9 @@ struct Prepared {
 
   void check(size_t given) const {
     for (size_t place : numbers) TORCH_CHECK_VALUE(place < given, "a number is not given");
+    for (const Layout& layout : made)
+      TORCH_CHECK_VALUE(layout.within < 0 || ((size_t)layout.within < made.size() && made[layout.within].within < 0),
+                        "a result lies in none");
     size_t pool = operands + numbers.size() + made.size() + scratch.size();
     for (const Launch& launch : launches) {
       TORCH_CHECK_VALUE(launch.arguments.size() <= MOST_ARGUMENTS, "a launch has too many arguments");
@@ -202,9 +208,11 @@ inline bool run(const Prepared& prepared, const Operands& operands, Numbers numb
   void* stream = current_stream(prepared.device);
   uint64_t zeros = !prepared.zeros.is_none() ? zeros_of(prepared, stream) : 0;
   c10::SmallVector<Tensor, 8> made;
-  for (const Layout& layout : prepared.made) {
-    made.push_back(allocated(layout, prepared.device));
-    pool.push_back((uint64_t)made.back().data_ptr());
+  for (const Layout& layout : prepared.made)
+    made.push_back(layout.within < 0 ? allocated(layout, prepared.device) : Tensor());
+  for (size_t i = 0; i < made.size(); i++) {
+    const Layout& layout = prepared.made[i];
+    pool.push_back((uint64_t)made[layout.within < 0 ? i : layout.within].data_ptr() + layout.offset);
   }
   Tensor passing;  // what is freed here is used again by what follows on the stream, if at all
   auto in_zeros = [&](const Place& place) { return zeros && place.zeros >= 0; };

@@ -86,6 +86,30 @@ Wanted wanted_of(const py::tuple& told) {
   return wanted;
 }
 
+c10::SmallVector<double, 4> numbers_of(const py::tuple& given) {
+  c10::SmallVector<double, 4> numbers;
+  for (py::handle number : given) numbers.push_back(PyFloat_AsDouble(number.ptr()));
+  if (PyErr_Occurred()) raise_set_error();
+  return numbers;
+}
+
+py::object told(Results& results) {
+  py::tuple all(results.size());
+  for (size_t i = 0; i < results.size(); i++) PyTuple_SET_ITEM(all.ptr(), i, THPVariable_Wrap(results[i]));
+  return all;
+}
+
+// All results of a call in order, or None where Python is to make it. Who calls sees to it that tensors lie as
+// those that it was prepared for.
+py::object run_prepared(const Prepared& prepared, const py::tuple& given, const py::tuple& tensors) {
+  Operands operands = operands_of(tensors.ptr());
+  size_t there = std::count_if(operands.begin(), operands.end(), [](auto* operand) { return operand; });
+  TORCH_CHECK_VALUE(there == prepared.operands, "other operands than it was prepared for");
+  prepared.check(given.size());
+  Results results;
+  return run(prepared, operands, numbers_of(given), results) ? told(results) : py::none();
+}
+
 // All results in order, or None where Python is to make the call.
 py::object run_known(Calls& calls, const py::tuple& wanted, const py::tuple& given, const py::tuple& tensors) {
   c10::SmallVector<double, 4> numbers;
@@ -97,10 +121,7 @@ py::object run_known(Calls& calls, const py::tuple& wanted, const py::tuple& giv
   Operands operands = operands_of(tensors.ptr());
   auto prepared = calls.find(wanted_of(wanted), numbers, operands);
   Results results;
-  if (!prepared || !run(*prepared, operands, numbers, results)) return py::none();
-  py::tuple all(results.size());
-  for (size_t i = 0; i < results.size(); i++) PyTuple_SET_ITEM(all.ptr(), i, THPVariable_Wrap(results[i]));
-  return all;
+  return prepared && run(*prepared, operands, numbers, results) ? told(results) : py::none();
 }
 
 // Keep what `prepare` makes, if anything, under the key of these tensors, unless something is there.
@@ -122,7 +143,7 @@ PYBIND11_MODULE(normgen_node, module) {
   module.attr("has_cuda") = false;
 #endif
   py::class_<Layout>(module, "Layout")
-      .def(py::init<std::vector<int64_t>, std::vector<int64_t>, at::ScalarType>());
+      .def(py::init<std::vector<int64_t>, std::vector<int64_t>, at::ScalarType, int, uint64_t>());
   py::class_<Guard>(module, "Guard").def(py::init<size_t, size_t, int64_t, int64_t, int64_t>());
   py::class_<Place>(module, "Place").def(py::init<int64_t, int64_t>());
   py::class_<Launch>(module, "Launch")
@@ -150,7 +171,8 @@ PYBIND11_MODULE(normgen_node, module) {
       .def_readwrite("size", &Prepared::size)
       .def_readwrite("zeros", &Prepared::zeros)
       .def_readwrite("clear", &Prepared::clear)
-      .def_readwrite("owner", &Prepared::owner);
+      .def_readwrite("owner", &Prepared::owner)
+      .def("run", run_prepared);
   py::class_<Calls, std::shared_ptr<Calls>>(module, "Calls")
       .def(py::init<size_t, std::vector<std::pair<double, double>>>())
       .def("run", run_known)

@@ -165,6 +165,11 @@ def ranks_by_name(name: str) -> ProcessRanks:
     return ProcessRanks(name)
 
 
+def numbers_on(device: torch.device, values: Sequence[float]) -> torch.Tensor:
+    """Floats of these values, which take no copy from the host: a CUDA graph could not have one."""
+    return torch.cat([torch.full((1,), value, dtype=torch.float32, device=device) for value in values])
+
+
 class TensorMemory:
     """Tensors on a device, for what ranks tell each other."""
 
@@ -177,9 +182,8 @@ class TensorMemory:
         return torch.zeros(size, dtype=torch.float32, device=self._device)
 
     def numbers(self, values: Sequence[float]) -> Any:
-        """Floats of these values, which take no copy from the host: a CUDA graph could not have one."""
-        made = [torch.full((1,), value, dtype=torch.float32, device=self._device) for value in values]
-        return torch.cat(made)
+        """Floats of these values."""
+        return numbers_on(self._device, values)
 
     def contiguous(self, array: Any) -> Any:
         """An array whose elements lie one after the other."""

@@ -8,6 +8,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from normgen.devices.executors import executor_of
+from normgen.diagnostics import SpecError
+from normgen.locks import cached_property
 from normgen.package.direction import directions
 from normgen.package.records import Package
 from normgen.package.spread import SpreadRecord
@@ -79,7 +81,34 @@ class _SpreadLevel(Level):
             definition, where = self.compilation.definition, self._where
             return spread_program(definition, wanted_part(outline.program(), wanted), where.axes, where.whole)
 
-        return SpreadStep(outline, self._spread[outline.direction.name], self._where.ranks, cut)
+        def last(wanted: tuple[str, ...]) -> SpreadRecord | None:
+            return self._channels_last(outline.direction.name, wanted)
+
+        return SpreadStep(outline, self._spread[outline.direction.name], self._where.ranks, cut, last)
+
+    @cached_property
+    def _last(self) -> Compilation | None:
+        """The same for tensors whose channels lie innermost; None where it has no channels."""
+        from normgen.codegen.compilation import Compilation
+        from normgen.ir.channels_last import channels_last
+
+        made = self.compilation
+        definition = channels_last(made.definition)
+        return None if definition is None else Compilation(definition, made.level)
+
+    def _channels_last(self, direction: str, wanted: tuple[str, ...]) -> SpreadRecord | None:
+        """The local programs of a direction that give these results, for such tensors; None where there are
+        none."""
+        from normgen.codegen.ranks import spread_record, wanted_part
+
+        made, where = self._last, self._where
+        if made is None:
+            return None
+        program = wanted_part(dict(made.programs)[direction], wanted)
+        try:
+            return spread_record(made.definition, program, where.axes, where.whole)
+        except SpecError:
+            return None
 
     def _level_of(self, made: Compilation) -> Level:
         from normgen.codegen.ranks import signature_package, spread_record, wanted_part

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 
-from normgen.runtime.ranks.agreement import agree
+from normgen.runtime.ranks.agreement import Message, agree, message
 from normgen.runtime.ranks.group import RankCall, run_alone
+from normgen.torch.autograd import watched
 from normgen.torch.function import NormFunction
+from normgen.torch.operators import has_batch, recorded
 from normgen.torch.ranks.group import ProcessRanks, ranks_by_name
 
 # Bytes of what all ranks have together, up to which each adds that up by itself, in float32 and in the order
 # of ranks, so that all have the same bits. Above, ranks share the work, and add in the type of the tensor.
 # (Words in peers' memory, which add up in the same way, have a limit of their own.)
 _GATHERED = 1 << 20
+_KEPT = 1024  # shapes and types
 
 
 def _sum(part: torch.Tensor, group: str) -> torch.Tensor:
     """The sum of what the ranks of a group have, on each of them."""
     ranks = ranks_by_name(group)
     ranks.meet("a sum of parts")
-    meant = {"shape": f"adds up {tuple(part.shape)}", "type": f"adds up {part.dtype}"}
-    made: torch.Tensor = run_alone(_summed(part.detach(), ranks, meant), ranks)
+    told = _message(tuple(part.shape), part.dtype)
+    made: torch.Tensor = run_alone(_summed(part.detach(), ranks, told), ranks)
     return made
 
 
-def _summed(part: torch.Tensor, ranks: ProcessRanks, meant: Mapping[str, str]) -> RankCall:
-    yield from agree("a sum", meant, [], None)
+@lru_cache(maxsize=_KEPT)
+def _message(shape: tuple[int, ...], dtype: torch.dtype) -> Message:
+    return message({"shape": f"adds up {shape}", "type": f"adds up {dtype}"})
+
+
+def _summed(part: torch.Tensor, ranks: ProcessRanks, told: Message) -> RankCall:
+    yield from agree("a sum", told)
     found = ranks.summed(part.contiguous())
     if found is not None:
         return found
@@ -53,6 +62,23 @@ def _gradient(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor, None]:
 sum_parts: Any = torch.library.custom_op("normgen::sum_parts", _sum, mutates_args=())
 sum_parts.register_fake(_imagined)
 sum_parts.register_autograd(_gradient)
+
+
+class _Recorded(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(_: Any, part: torch.Tensor, group: str) -> torch.Tensor:
+        return _sum(part, group)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> tuple[Any, None]:
+        return _gradient(ctx, cotangent)
+
+
+def _added(part: torch.Tensor, group: str) -> torch.Tensor:
+    """The sum of what the ranks of a group have: by the operator where somebody looks."""
+    if torch.compiler.is_compiling() or watched((part,)) or has_batch((part,)):
+        return sum_parts(part, group)
+    return _Recorded.apply(part, group) if recorded((part,)) else _sum(part, group)
 
 
 class SummedFunction:
@@ -85,7 +111,7 @@ class SummedFunction:
 
     def _whole(self, name: str, value: Any) -> Any:
         group = self.groups.get(name)
-        return value if group is None or value is None else sum_parts(value, group)
+        return value if group is None or value is None else _added(value, group)
 
     def __reduce__(self) -> Any:
         return SummedFunction, (self.function, self.groups)

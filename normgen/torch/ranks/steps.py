@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from normgen.arrays.torch import resolved
+from normgen.arrays.torch import TORCH
+from normgen.devices.executors import keeps_calls
+from normgen.ir.channels_last import has_channels
 from normgen.launching.layout import shape_of
+from normgen.locks import cached_property, new_reentrant_lock
+from normgen.package.spread import SpreadRecord
+from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.direction import Run, SpreadDirection
-from normgen.runtime.ranks.group import run_alone
+from normgen.runtime.ranks.group import RankCall, run_alone
 from normgen.runtime.ranks.stages import HostMemory, LocalCall
 from normgen.torch import layouts
-from normgen.torch.calls import Numbers, Tensors, Wanted
+from normgen.torch.calls import KEPT, Numbers, Tensors, Wanted, all_resolved
 from normgen.torch.dtypes import NAMES
 from normgen.torch.errors import check_host, check_kinds, check_numbers, check_run
 from normgen.torch.float64 import dtype_of, element_types
+from normgen.torch.ranks.eager import recorder
 from normgen.torch.ranks.float64 import interpreted
 from normgen.torch.ranks.group import ProcessRanks, TensorMemory
-from normgen.torch.steps import Outline, Step, without_data
+from normgen.torch.ranks.known import Along, KnownCall, Outer, StageNorms
+from normgen.torch.steps import Outline, Recorder, Step, without_data
 
 if TYPE_CHECKING:
     from normgen.codegen.ranks import Spread
@@ -36,29 +43,108 @@ class SpreadStep(Step):
         spread: SpreadDirection,
         ranks: ProcessRanks,
         cut: Callable[[tuple[str, ...]], Spread],
+        channels_last: Callable[[tuple[str, ...]], SpreadRecord | None],
     ) -> None:
-        """`spread`: the direction on one rank; `cut`: the local programs that give these results."""
+        """`spread`: the direction on one rank; `cut`: the local programs that give these results;
+        `channels_last`: compiles them for tensors whose channels lie innermost, None where there are none."""
         super().__init__(replace(outline, direction=spread.direction))
         self.spread, self.ranks = spread, ranks
-        self._cut = cut
+        self._cut, self._channels_last = cut, channels_last
+        self._known: Bounded[Any, KnownCall] = Bounded(KEPT)
+        self._stages: dict[tuple[str, ...], StageNorms | None] = {}
+        self._lock = new_reentrant_lock()
+        keeps_calls(self)
+
+    def forget(self) -> None:
+        """Prepare every call again when it comes next."""
+        self._known.forget()
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """What calls it and records that where nobody looks."""
+        return recorder(self)
 
     def _run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        key = _key(tensors, wanted)
+        known = None if key is None else self._known.get(key)
+        told = None if known is None else known.messages.get(numbers)
+        if known is None or told is None:
+            return self._first(tensors, numbers, wanted, key)
+        self.ranks.meet(self.spread.title)
+        plan = known.agreed(self.spread, self.ranks, told)
+        made = plan.run(self.ranks, tensors, numbers)
+        return self.laid(made, known.copied) if known.copied else made
+
+    def _first(self, tensors: Tensors, numbers: Numbers, wanted: Wanted, key: Any) -> tuple[Any, ...]:
+        """A call that is not known, which it then is if that can be."""
         if without_data(tensors):
             return self.imagined(tensors, wanted)
         types = {tensor.dtype for tensor in tensors if tensor is not None} | set(dict(wanted.types).values())
-        asked = self._in_float64 if torch.float64 in types else self._by_kernels
         self.ranks.meet(self.spread.title)
-        made = run_alone(self.spread.call(lambda: asked(tensors, numbers, wanted)), self.ranks)
-        found = tuple([made.get(name) for name in self.results])
-        return self.laid(found, layouts.results_last(self.direction, tensors))
+        last = layouts.results_last(self.direction, tensors)
 
-    def _by_kernels(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
+        def asked() -> tuple[LocalCall, Run]:
+            if torch.float64 in types:
+                return self._in_float64(tensors, numbers, wanted)
+            return self._by_kernels(tensors, numbers, wanted, last, key)
+
+        made = run_alone(self.spread.call(asked), self.ranks)
+        found = tuple([made.get(name) for name in self.results])
+        return self.laid(found, frozenset(name for name in last if not _lies_last(made.get(name))))
+
+    def _by_kernels(
+        self, tensors: Tensors, numbers: Numbers, wanted: Wanted, last: frozenset[str], key: Any
+    ) -> tuple[LocalCall, Run]:
         check_run(self.direction.reads, tensors)
-        given = tuple([each if each is None else resolved(each.detach()) for each in tensors])
-        request = self.spread.arguments.request(given, self._named(numbers))
+        given = all_resolved(self.direction, tensors)
+        plain = tuple([each if each is None else each.detach() for each in given])
+        request = self.spread.arguments.request(plain, self._named(numbers))
         types = tuple((name, NAMES[dtype]) for name, dtype in wanted.types)
-        device = next(each.device for each in given if each is not None)
-        return self.spread.asked(request._replace(wanted=wanted.names, types=types), TensorMemory(device))
+        device = next(each.device for each in plain if each is not None)
+        request = request._replace(wanted=wanted.names, types=types)
+        call, run = self.spread.asked(request, TensorMemory(device))
+        if call.idle or not all(call.lengths.axes.values()):  # rare, and stages leave results as they are
+            return call, run
+        known = self._known.get(key)
+        if known is None:
+            known = self._knowing(call, device, last)
+        if key is not None and all(new is old for new, old in zip(given, tensors, strict=True)):
+            self._known.keep(key, known)
+            known.messages.keep(numbers, self.spread.message(call))
+
+        def run_known(_: LocalCall, along: Along) -> RankCall:
+            yield from ()  # stages meet the others by themselves
+            found = known.plan(along).run(self.ranks, plain, numbers)
+            return dict(zip(self.results, found, strict=True))
+
+        return call, run_known
+
+    def _knowing(self, call: LocalCall, device: torch.device, last: frozenset[str]) -> KnownCall:
+        operands, record = self.direction.operands, self.spread.record(call)
+        stages = self._innermost(self.spread.computed(call), record) if last else None
+        moved = () if stages is None else (n for n, each in operands.items() if has_channels(each.dims))
+        outer = Outer(
+            direction=self.direction,
+            attrs=tuple(attr.name for attr in self.attrs),
+            results=tuple(call.results),
+            given=frozenset(name for name, tensor in call.operands.items() if tensor is not None),
+            types=call.types,
+            lengths=call.lengths,
+            device=device,
+            moved=frozenset(moved),
+            last=frozenset() if stages is None else last,
+        )
+        return KnownCall(outer, stages or StageNorms(record), last - outer.last)
+
+    def _innermost(self, computed: tuple[str, ...], plain: SpreadRecord) -> StageNorms | None:
+        """The stages that give these results for tensors whose channels lie innermost. None where there are
+        none, or they tell other things than `plain` ones, which other ranks may run in the same call."""
+        with self._lock:
+            if computed not in self._stages:
+                record = self._channels_last(computed)
+                alike = record is not None and _exchanged(record) == _exchanged(plain)
+                self._stages[computed] = StageNorms(record) if record is not None and alike else None
+            return self._stages[computed]
 
     def _in_float64(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
         reads, records = self.direction.reads, self.direction.results
@@ -85,3 +171,24 @@ class SpreadStep(Step):
 
     def _named(self, numbers: Numbers) -> dict[str, float]:
         return {attr.name: number for attr, number in zip(self.attrs, numbers, strict=True)}
+
+
+def _key(tensors: Tensors, wanted: Wanted) -> Any:
+    """What calls are known by: how tensors lie, and what is wanted. None for tensors that none are known of,
+    of which ranks learn what is wrong with them."""
+    try:
+        lying = [None if tensor is None else TORCH.glance(tensor)[1] for tensor in tensors]
+    except (TypeError, RuntimeError):
+        return None
+    return (wanted, *lying)
+
+
+def _lies_last(result: Any) -> bool:
+    return result is None or layouts.channels_last(result)
+
+
+def _exchanged(record: SpreadRecord) -> Any:
+    """What stages tell other ranks, and what all ranks make of that."""
+    package = record.merge.package
+    merged = () if package is None else tuple((t.name, t.dims) for t in package.forward.writes)
+    return record.axes, tuple(each.told for each in record.rounds), record.own, merged
