@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python -m bench.image_texts --seed 1 --count 12 --out image_texts.jsonl
 
-For each norm of images, direction and type, calls of random batches and sizes: what planning takes by itself,
-and what it takes where no text serves several sizes. A line of JSON each, and in the end a table: the
-geometric mean and the worst of the one time over the other.
+For each norm of images, direction and type, calls of random batches and sizes: what planning takes where
+texts for all sizes are asked for, and what it takes by itself. A line of JSON each, and in the end a table:
+the geometric mean and the worst of the one time over the other.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from bench.calls import package_of
-from normgen.families.columns.launch import family as columns_family
-from normgen.families.rows.launch import choose as rows_choose
-from normgen.families.rows.launch import legal as rows_legal
+from normgen.launching.images import VARIABLE
 from normgen.measure.norms import Bench, Case, numbers_of
 from normgen.measure.plans import measure_plan
-from normgen.runtime.planning import choose
 
 NORMS: tuple[tuple[str, tuple[tuple[str, int | bool], ...]], ...] = (
     ("batchnorm", (("training", True),)),
@@ -51,26 +46,11 @@ def sizes(seed: int, groups: int) -> Iterator[dict[str, int]]:
             yield {"B": images, "C": channels // groups, "...": pixels}
 
 
-@contextmanager
-def of_one_size() -> Iterator[None]:
-    """Planning without the texts that serve several sizes."""
-    pick = columns_family.pick
-    rows_choose.ways.cache_clear()
-    with (
-        patch.object(rows_choose, "any_size", lambda shape, device: None),
-        patch.object(rows_legal, "any_size", lambda shape, device: None),
-        patch.object(columns_family, "pick", lambda shape: pick(replace(shape, sized=False))),
-        patch.object(choose, "_general", lambda *call: None),
-    ):
-        yield
-    rows_choose.ways.cache_clear()
-
-
 def timed(bench: Bench, package: Any, case: Case) -> tuple[float, float, list[str]]:
     """Microseconds of either plan, and what their launches are."""
-    general = bench.plan(package, case)
-    with of_one_size():
-        special = bench.plan(package, case)
+    with patch.dict("os.environ", {VARIABLE: "general"}):
+        general = bench.plan(package, case)
+    special = bench.plan(package, case)
     sets = bench.buffers(package, case)
     addresses = [one.addresses for one in sets]
     times = [

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from normgen.launching.images import VARIABLE
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound
@@ -22,6 +23,12 @@ LENGTHS = {
     "groupnorm_silu": ((2, 6, 25),),
 }
 CALLS = [(name, *found) for name, every in LENGTHS.items() for found in every]
+
+
+@pytest.fixture(autouse=True)
+def general(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts for images of all sizes are asked for."""
+    monkeypatch.setenv(VARIABLE, "general")
 
 
 @pytest.mark.parametrize(("name", "images", "channels", "pixels"), CALLS)

@@ -17,7 +17,6 @@ from normgen.verify.expected import Subject
 from tests.codegen.alone import subject
 from tests.codegen.holding import case
 from tests.codegen.norms import bound
-from tests.codegen.ways import of_one_size
 from tests.verify.subjects import BF16, F32, bundled_subject, prove, same_bits
 
 EXTREMES = """norm centred_extremes
@@ -51,10 +50,9 @@ def test_sums_maxima_and_minima_over_the_rows_of_every_segment(norm, direction, 
     batch, channels, rest = shape
     binding = bound(record, dtypes.name, B=batch, C=channels, rest=rest)
     strategy = None if norm is EXTREMES else "fused"
-    with of_one_size():
-        pipeline = plan_launches(record, binding, HOST_MACHINE, strategy).launches[0]
-        assert pipeline.entry.endswith("_pipeline") and pipeline.cluster > 1
-        prove(found, case(found, dtypes.name, B=batch, C=channels, rest=rest), directions=(direction,))
+    pipeline = plan_launches(record, binding, HOST_MACHINE, strategy).launches[0]
+    assert pipeline.entry.endswith("_pipeline") and pipeline.cluster > 1
+    prove(found, case(found, dtypes.name, B=batch, C=channels, rest=rest), directions=(direction,))
 
 
 def test_the_same_bits_in_any_order_of_clusters():
@@ -62,11 +60,10 @@ def test_the_same_bits_in_any_order_of_clusters():
     random = np.random.default_rng(2)
     dy, x = random.standard_normal((2, 3, 5, 20000)).astype(np.float32)
     mu, rstd = (random.random((3, 5)).astype(np.float32) for _ in range(2))
-    with of_one_size():
-        made = [
-            norm.on(HostExecutor(True, *order)).backward(dy=dy, x=x, mu=mu, rstd=rstd)
-            for order in ((0, 0), (1, 0), (2, 7))
-        ]
+    made = [
+        norm.on(HostExecutor(True, *order)).backward(dy=dy, x=x, mu=mu, rstd=rstd)
+        for order in ((0, 0), (1, 0), (2, 7))
+    ]
     for name in ("dx", "dw", "db"):
         values = [np.asarray(getattr(one, name)) for one in made]
         assert all(same_bits(values[0], other) for other in values[1:])

@@ -3,7 +3,6 @@ up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from normgen.runtime.calls.binding import bind
 from normgen.runtime.planning.choose import alternatives, plan_launches
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound
-from tests.codegen.ways import of_one_size
 from tests.verify.subjects import CHECKED, prove
 
 LAST = "groupnorm_channels_last"
@@ -57,12 +55,6 @@ CALLS = [
     Call("bounded", 0, "backward", sized("B C rest", 1, 12, 70), "f32"),
     Call("squashed", 0, "forward", sized("B C rest", 5, 3, 33), MIXED),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _held() -> Iterator[None]:
-    with of_one_size():
-        yield
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda c: f"{c.name}-{c.direction}-{[*c.extents.values()]}")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from normgen.families.rows.launch import choose
-from normgen.families.rows.launch.any_size import FORM
 from normgen.families.rows.launch.choose import Ways
 from normgen.families.rows.launch.legal import legal
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
@@ -41,18 +40,6 @@ def only(form: str) -> Iterator[None]:
     def asked(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
         found = usual(shape, device, (form,)) if form in forms else None
         return usual(shape, device, forms) if found is None else found
-
-    with patch.object(choose, "ways", asked):
-        yield
-
-
-@contextmanager
-def of_one_size() -> Iterator[None]:
-    """Kernels of images take what they would take if no text served images of every size."""
-    usual = choose.ways
-
-    def asked(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
-        return usual(shape, device, tuple(form for form in forms if form != FORM))
 
     with patch.object(choose, "ways", asked):
         yield

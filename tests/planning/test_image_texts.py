@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from normgen.families.rows.launch.any_size import FORM
+from normgen.launching.images import VARIABLE
 from normgen.launching.launch import Launch
 from normgen.measure.norms import contiguous_binding, direction_of
 from normgen.package.records import Package
@@ -27,6 +28,12 @@ MORE = {
 NORMS = ("batchnorm", "groupnorm", "groupnorm_silu", "instancenorm", "layernorm2d", "rmsnorm2d", "softmax2d")
 DIRECTIONS = ("forward", "backward")
 DTYPES = ("bf16", "f32")
+
+
+@pytest.fixture(autouse=True)
+def general(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts for images of all sizes are asked for."""
+    monkeypatch.setenv(VARIABLE, "general")
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 
 from normgen.launching.call import Call
 from normgen.launching.family import Cost, Lines, Lowered
+from normgen.launching.images import for_all_sizes
 from normgen.launching.knobs import Knobs, full, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
@@ -158,6 +159,8 @@ def alternatives(
 def _general(record: PassRecord, binding: Binding, device: Machine) -> Alternative | None:
     """The strategy with the fewest launches of those whose texts serve images of any size, without a look at
     more of the others than it takes to see that theirs do not; None where there is none."""
+    if not for_all_sizes():
+        return None
     every = [Running(strategy, binding, device) for strategy in record.strategies]
     for each in sorted(every, key=lambda running: _launches(running.kernels)):
         if each.general and not each.misfit:

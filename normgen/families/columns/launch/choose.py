@@ -14,6 +14,7 @@ from functools import lru_cache
 from normgen.families.columns.launch.quantities import quantities
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape, any_size
 from normgen.families.columns.launch.space import across, neighbours, settle, starts
+from normgen.launching.images import for_all_sizes
 from normgen.launching.knobs import bits_of
 from normgen.launching.machine import Machine, of_usual_size
 from normgen.launching.pick import bucket_of, compared, counts_of, of_least_regret
@@ -25,12 +26,12 @@ _PIXELS = 4096  # of an image, for which a schedule for all sizes is chosen
 
 def pick(shape: ColumnShape) -> ColumnSchedule:
     """The schedule for such columns, and nearly as many: that which was measured, else that of the text for
-    all sizes, else that with the least predicted time."""
+    images of all sizes where that is asked for, else that with the least predicted time."""
     if measured := _measured(shape):
         return measured
-    if shape.sized:
-        return any_size(shape)
-    return _of_images(shape) if shape.image else _predicted(shape)
+    if not (for_all_sizes() and (shape.sized or shape.image)):
+        return _predicted(shape)
+    return any_size(shape) if shape.sized else _of_images(shape)
 
 
 def _of_images(shape: ColumnShape) -> ColumnSchedule:

@@ -21,6 +21,7 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import neighbours, starts
 from normgen.launching.call import Call, once
+from normgen.launching.images import for_all_sizes
 from normgen.launching.knobs import Knobs, bits_of, distinct, settled
 from normgen.launching.machine import Machine, of_usual_size
 from normgen.launching.pick import compared, counts_of, of_least_regret, of_two
@@ -73,8 +74,10 @@ def device_of(call: Call) -> Machine:
 
 
 def forms_of(kernel: RowsRecord) -> tuple[str, ...]:
-    """The forms that a kernel may take: those that hold rows, where it is for no others."""
+    """The forms that a kernel may take: those that hold rows, where it is for no others; that of the text for
+    images of all sizes where that is asked for."""
     forms = tuple(form.form for form in kernel.forms if form.form in FORMS)
+    forms = tuple(form for form in forms if not FORMS[form].sized or for_all_sizes())
     able = (form for form in forms if FORMS[form].holds or FORMS[form].sized)
     return tuple(able) if kernel.selective else forms
 
