@@ -19,7 +19,7 @@
 // A wait ends: after so much time the kernel records who did not deliver, gives NaN, and goes on.
 // From then on no launch of this channel waits, since ranks are out of step.
 
-using word_t = unsigned long long;
+using tagged_t = unsigned long long;
 
 // Of a channel's counters. (Chunks taken, and blocks that are done, are counts of one launch.)
 constexpr int EPOCH = 0, TAKEN = 1, DONE = 2, GIVEN_UP = 3;
@@ -32,19 +32,19 @@ constexpr int POLLS = 1;
 constexpr int POLLS = 64;
 #endif
 
-__device__ __forceinline__ void store_word(word_t* slot, word_t word) {
+__device__ __forceinline__ void tell_word(tagged_t* slot, tagged_t word) {
 #if defined(NORMGEN_HOST)
-    *static_cast<volatile word_t*>(slot) = word;
+    *static_cast<volatile tagged_t*>(slot) = word;
 #else
     asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
 #endif
 }
 
-__device__ __forceinline__ word_t load_word(const word_t* slot) {
+__device__ __forceinline__ tagged_t look_word(const tagged_t* slot) {
 #if defined(NORMGEN_HOST)
-    return *static_cast<const volatile word_t*>(slot);
+    return *static_cast<const volatile tagged_t*>(slot);
 #else
-    word_t word;
+    tagged_t word;
     asm volatile("ld.relaxed.sys.global.b64 %0, [%1];" : "=l"(word) : "l"(slot) : "memory");
     return word;
 #endif
@@ -63,10 +63,10 @@ __device__ __forceinline__ long long nanoseconds() {
 // A buffer of each of RANKS ranks, as one of them sees them in one exchange. `capacity`: places of a
 // rank in one half; `patience`: nanoseconds.
 template <int RANKS> struct Channel {
-    word_t* slots[RANKS];
-    word_t* own;
+    tagged_t* slots[RANKS];
+    tagged_t* own;
     unsigned* counters;
-    word_t* fault;
+    tagged_t* fault;
     long long capacity;
     long long patience;
     int rank;
@@ -90,27 +90,27 @@ template <int RANKS> struct Channel {
     __device__ __forceinline__ long long slot(int from, long long place) const {
         return ((epoch & 1) * RANKS + from) * capacity + place;
     }
-    __device__ __forceinline__ word_t word(unsigned bits) const { return word_t(epoch) << 32 | bits; }
-    __device__ __forceinline__ bool is_there(word_t word) const { return unsigned(word >> 32) == epoch; }
+    __device__ __forceinline__ tagged_t word(unsigned bits) const { return tagged_t(epoch) << 32 | bits; }
+    __device__ __forceinline__ bool is_there(tagged_t word) const { return unsigned(word >> 32) == epoch; }
 
     // Tells all peers a value at a place.
     __device__ __forceinline__ void tell(long long place, unsigned bits) const {
 #pragma unroll
         for (int peer = 0; peer < RANKS; ++peer) {
-            if (peer != rank) store_word(slots[peer] + slot(rank, place), word(bits));
+            if (peer != rank) tell_word(slots[peer] + slot(rank, place), word(bits));
         }
     }
 
     // Reads those words that are not there, of EACH places, `step` apart, of every rank. Whether all
     // are there then.
     template <int EACH>
-    __device__ __forceinline__ bool look(word_t (&words)[RANKS][EACH], long long first, int step) const {
+    __device__ __forceinline__ bool look(tagged_t (&words)[RANKS][EACH], long long first, int step) const {
         bool all = true;
 #pragma unroll
         for (int from = 0; from < RANKS; ++from) {
 #pragma unroll
             for (int k = 0; k < EACH; ++k) {
-                if (!is_there(words[from][k])) words[from][k] = load_word(own + slot(from, first + k * step));
+                if (!is_there(words[from][k])) words[from][k] = look_word(own + slot(from, first + k * step));
             }
         }
 #pragma unroll
@@ -123,7 +123,7 @@ template <int RANKS> struct Channel {
 
     // Waits until all words are there, or this channel has given up.
     template <int EACH>
-    __device__ __forceinline__ void await(word_t (&words)[RANKS][EACH], long long first, int step) const {
+    __device__ __forceinline__ void await(tagged_t (&words)[RANKS][EACH], long long first, int step) const {
         if (look(words, first, step)) return;
         const long long start = nanoseconds();
         for (unsigned polls = 1; !look(words, first, step); ++polls) {
@@ -137,19 +137,19 @@ template <int RANKS> struct Channel {
     // The first thread that gives up records who did not deliver: the epoch, above it the rank and
     // 1, and the place.
     template <int EACH>
-    __device__ __forceinline__ void give_up(word_t (&words)[RANKS][EACH], long long first, int step) const {
+    __device__ __forceinline__ void give_up(tagged_t (&words)[RANKS][EACH], long long first, int step) const {
         if (atomicExch(counters + GIVEN_UP, 1u)) return;
-        word_t found = 0;
+        tagged_t found = 0;
 #pragma unroll
         for (int from = RANKS - 1; from >= 0; --from) {
 #pragma unroll
             for (int k = EACH - 1; k >= 0; --k) {
                 const long long place = first + k * step, last = (1 << 24) - 1;
-                const word_t where = word_t(place < last ? place : last) << 8 | word_t(from + 1);
+                const tagged_t where = tagged_t(place < last ? place : last) << 8 | tagged_t(from + 1);
                 if (!is_there(words[from][k])) found = where;
             }
         }
-        store_word(fault, found << 32 | epoch);
+        tell_word(fault, found << 32 | epoch);
     }
 
     // The last block of a launch counts it.

@@ -7,15 +7,15 @@ constexpr unsigned NOTHING = 0x7fc00000u;  // NaN: what did not come
 
 // Slots of ranks that there are not are null.
 #define PEERS                                                                                       \
-    word_t *slots0, word_t *slots1, word_t *slots2, word_t *slots3, word_t *slots4, word_t *slots5, \
-        word_t *slots6, word_t *slots7
+    tagged_t *slots0, tagged_t *slots1, tagged_t *slots2, tagged_t *slots3, tagged_t *slots4, tagged_t *slots5, \
+        tagged_t *slots6, tagged_t *slots7
 #define SLOTS slots0, slots1, slots2, slots3, slots4, slots5, slots6, slots7
 
 struct Slots {
-    word_t* of[8];
+    tagged_t* of[8];
 };
 
-__device__ __forceinline__ Channel<RANKS> channel_of(const Slots& slots, unsigned* counters, word_t* fault,
+__device__ __forceinline__ Channel<RANKS> channel_of(const Slots& slots, unsigned* counters, tagged_t* fault,
                                                      long long capacity, long long patience, int rank) {
     Channel<RANKS> channel = {{}, nullptr, counters, fault, capacity, patience, rank, 0};
 #pragma unroll
@@ -48,7 +48,7 @@ __device__ __forceinline__ void exchange(const Channel<RANKS>& channel, unsigned
     const long long chunks = (count + CHUNK - 1) / CHUNK;
     for (long long chunk = channel.take(shared); chunk < chunks; chunk = channel.take(shared)) {
         const long long first = chunk * CHUNK + threadIdx.x;
-        word_t words[RANKS][EACH];  // a value of one's own and places beyond the last are there
+        tagged_t words[RANKS][EACH];  // a value of one's own and places beyond the last are there
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {
             const long long place = first + k * THREADS;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void exchange(const Channel<RANKS>& channel, unsigned
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {
             if (first + k * THREADS >= count) continue;
-            word_t at_place[RANKS];
+            tagged_t at_place[RANKS];
 #pragma unroll
             for (int from = 0; from < RANKS; ++from) at_place[from] = words[from][k];
             use(first + k * THREADS, at_place);
@@ -74,13 +74,13 @@ __device__ __forceinline__ void exchange(const Channel<RANKS>& channel, unsigned
 
 // `gathered` becomes [RANKS][count].
 extern "C" __global__ void __launch_bounds__(THREADS)
-normgen_gather_words(const float* told, float* gathered, PEERS, unsigned* counters, word_t* fault,
+normgen_gather_words(const float* told, float* gathered, PEERS, unsigned* counters, tagged_t* fault,
                      long long count, long long capacity, long long patience, int rank) {
     __shared__ unsigned shared;
     const Channel<RANKS> channel = channel_of({{SLOTS}}, counters, fault, capacity, patience, rank);
     exchange(
         channel, shared, count, [&](long long place) { return __float_as_uint(told[place]); },
-        [&](long long place, const word_t(&words)[RANKS]) {
+        [&](long long place, const tagged_t(&words)[RANKS]) {
 #pragma unroll
             for (int from = 0; from < RANKS; ++from) {
                 const unsigned bits = channel.is_there(words[from]) ? unsigned(words[from]) : NOTHING;
@@ -92,7 +92,7 @@ normgen_gather_words(const float* told, float* gathered, PEERS, unsigned* counte
 // `total` becomes the sum of the ranks' parts of `count` elements, added up in float32 and in the
 // order of ranks, and rounded once. A word has as many elements as there is room for.
 extern "C" __global__ void __launch_bounds__(THREADS)
-normgen_sum_words(const Element* part, Element* total, PEERS, unsigned* counters, word_t* fault,
+normgen_sum_words(const Element* part, Element* total, PEERS, unsigned* counters, tagged_t* fault,
                   long long count, long long capacity, long long patience, int rank) {
     constexpr int PER = 4 / int(sizeof(Element)), BITS = 32 / PER % 32;
     __shared__ unsigned shared;
@@ -107,7 +107,7 @@ normgen_sum_words(const Element* part, Element* total, PEERS, unsigned* counters
             }
             return bits;
         },
-        [&](long long place, const word_t(&words)[RANKS]) {
+        [&](long long place, const tagged_t(&words)[RANKS]) {
 #pragma unroll
             for (int k = 0; k < PER; ++k) {
                 float sum = 0.f;

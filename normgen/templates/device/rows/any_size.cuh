@@ -10,8 +10,8 @@
 
 // ---- Rows whose length is an argument -----------------------------------------------------------
 // A thread group is `team` lanes of a warp, or a block, or several blocks with `team` threads each:
-// where they exchange something, those of a cluster, of MEMBERS. It goes over its row in rounds, in each of which a thread has some vectors:
-// a row of one round stays in registers.
+// where they exchange something, those of a cluster, of MEMBERS. It goes over its row in rounds, in
+// each of which a thread has some vectors: a row of one round stays in registers.
 
 // Where the vectors of a row lie, which may come in pieces of `length` elements. REALIGNED: pieces
 // begin anywhere in a word of memory, and vectors where words do: `shift` elements ahead of a
