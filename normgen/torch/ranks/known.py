@@ -62,7 +62,7 @@ class Outer(NamedTuple):
 
 
 class Plan:
-    """The stages of calls that differ in values alone, also in the lengths on all ranks."""
+    """The stages of calls that differ in values alone, for given lengths on all ranks."""
 
     def __init__(self, outer: Outer, stages: StageNorms, along: Along) -> None:
         record, reads = stages.record, outer.direction.reads
