@@ -98,7 +98,7 @@ ACTIVATIONS = (
 )
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda each: getattr(each, "__name__", str(each)))
 def test_activations_may_be_modules_with_settings_and_functions(activation, calls):
     theirs, ours, _ = fused(Nested(activation).double())
     agree(ours, theirs, images())
