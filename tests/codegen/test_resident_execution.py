@@ -36,7 +36,9 @@ class Kind:
         self, patch: pytest.MonkeyPatch, threads: int = 64, members: int = 4, depth: int = 96, warps: int = 0
     ) -> None:
         """Some of the rows of a block are in registers, and some in shared memory."""
-        residing.deal_out(patch, threads, members, (32 * (warps or self.warps) // threads,), depth)
+        blocks = 32 * (warps or self.warps) // threads
+        # Where so many have no registers for a row, fewer have.
+        residing.deal_out(patch, threads, members, (blocks,) if warps else (blocks, blocks // 2), depth)
 
     def run(self, name: str, groups: int, **how: Any) -> None:
         residing.run(name, self.direction, groups=groups, **how)
