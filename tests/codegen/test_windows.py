@@ -17,7 +17,7 @@ from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit
 from normgen.launching.call import INT_LIMIT, Call
 from tests.codegen.norms import H200, SMALL, bound, usual_launches
-from tests.codegen.windowing import LAST, WITHIN, kernel, schedule, subject, text
+from tests.codegen.windowing import LAST, WITHIN, kernel, subject, text
 
 
 def plan(spec: str, direction: str = "forward", **attrs: object) -> WindowsPlan:
@@ -61,15 +61,20 @@ def test_values_without_axes_are_computed_once():
     assert not re.search(r"\b(alpha|beta)\b", loop)
 
 
-def test_accesses_are_no_wider_than_can_be_and_images_in_pieces_are_looked_at_directly():
-    lengths = {"B": 256, "C": 64, "rest": 1024}
+def test_accesses_are_as_wide_as_memory_lets_them_be():
+    package, lengths = subject(text(keep="let")).norm.package, {"B": 256, "C": 64, "rest": 1024}
 
-    def taken(*dtype: str, **how: int) -> tuple[str, int]:
-        found = schedule(text(keep="let"), "forward", *dtype, **lengths, **how)
-        return found.form, found.vector
+    def offered(dtype: str = "bf16", **how: int) -> tuple[set[str], int]:
+        """The forms of all schedules, and the widest vector; what is taken is one of these."""
+        call = Call(bound(package.forward, dtype, **lengths, **how), H200)
+        found = list(space(kernel(package, "forward"), call))
+        assert found[0] in found[1:] or len(found) == 1
+        return {s.form for s in found}, max(s.vector for s in found)
 
-    assert taken()[1] > 2 >= taken(alignment=4)[1]
-    assert taken(padding=8)[0] == "direct"
+    assert offered() == ({"march", "pixels", "direct"}, 8)
+    assert offered("f32")[1] == 4
+    assert offered(alignment=4)[1] == 2
+    assert offered(padding=8)[0] == {"direct"}  # no image is in one piece
 
 
 @settings(max_examples=100, deadline=None)
