@@ -90,10 +90,6 @@ class LaunchFamily(Protocol[K, S]):
         """The kernel and its schedule, and of the default what was passed over and why."""
         ...
 
-    def general(self, kernel: K) -> bool:
-        """Whether it has a text for images of any size."""
-        return False
-
     def serves(self, kernel: K, schedule: S) -> str:
         """Of what images the text of a schedule is: of `one` size, or of `any`; nothing where sizes make no
         difference, or are not known to."""

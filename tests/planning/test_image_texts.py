@@ -90,3 +90,12 @@ def test_rows_that_begin_apart_have_a_text_for_their_size() -> None:
     for given, general in ((types, True), (types | {"x": "f32"}, False)):
         plan = plan_launches(mixed.record, contiguous_binding(mixed, extents, given), H200)
         assert plan.launches[0].entry.endswith(FORM) is general
+
+
+def test_a_text_for_all_sizes_is_made_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself a size has a text of its own."""
+    asked = {launch.entry for launch in launches(packaged("instancenorm"), "forward", "bf16", 5, 1000)}
+    monkeypatch.delenv(VARIABLE)
+    usual = {launch.entry for launch in launches(packaged("instancenorm"), "forward", "bf16", 5, 1000)}
+    assert {entry.endswith(FORM) for entry in asked} == {True}
+    assert {entry.endswith(FORM) for entry in usual} == {False}

@@ -129,20 +129,19 @@ def plan_launches(
 
     `strategy`: the name of the one to take; by default the one that should be fastest.
     """
-    known = None
-    if not strategy:
-        known = _measured(record, binding, device) or _general(record, binding, device)
+    known = None if strategy else _measured(record, binding, device)
     return (known or choose_strategy(alternatives(record, binding, device, strategy))).plan
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
-    """The alternative that was measured to be fast; else of those whose texts serve images of any size that
-    with the fewest launches; else that with the least predicted time. Of equals the first."""
+    """The alternative that was measured to be fast; else, where texts for images of all sizes are asked for,
+    of those that have such alone that with the fewest launches; else that with the least predicted time. Of
+    equals the first."""
     if len(found) == 1:
         return found[0]
-    general = [each for each in found if each.serves == {"any"}]
+    general = [each for each in found if for_all_sizes() and each.serves == {"any"}]
     if general and not any(each.measured for each in found):
-        return min(general, key=lambda each: _launches([kernel.kernel for kernel in each.kernels]))
+        return min(general, key=_launches)
     return min(found, key=lambda each: (not each.measured, each.microseconds))
 
 
@@ -156,22 +155,10 @@ def alternatives(
     return tuple(running.alternative({}) for running in named or found)
 
 
-def _general(record: PassRecord, binding: Binding, device: Machine) -> Alternative | None:
-    """The strategy with the fewest launches of those whose texts serve images of any size, without a look at
-    more of the others than it takes to see that theirs do not; None where there is none."""
-    if not for_all_sizes():
-        return None
-    every = [Running(strategy, binding, device) for strategy in record.strategies]
-    for each in sorted(every, key=lambda running: _launches(running.kernels)):
-        if each.general and not each.misfit:
-            return each.alternative({})
-    return None
-
-
-def _launches(kernels: Sequence[Kernel]) -> tuple[int, int]:
-    """How many launches these kernels take, and how many of them leave sums for another."""
-    sums = sum(bool(kernel.finals) for kernel in kernels)
-    return len(kernels) + sums, sums
+def _launches(alternative: Alternative) -> tuple[int, int]:
+    """How many launches it takes, and how many of them leave sums for another."""
+    sums = sum(bool(each.kernel.finals) for each in alternative.kernels)
+    return len(alternative.kernels) + sums, sums
 
 
 def _measured(record: PassRecord, binding: Binding, device: Machine) -> Alternative | None:
@@ -245,19 +232,6 @@ class Running:
     def known(self) -> bool:
         """Whether a table has calls like this of every kernel."""
         return all(_lines(kernel, self.call) for kernel in self.kernels)
-
-    @property
-    def general(self) -> bool:
-        """Whether its texts serve images of any size."""
-        if not any(family_of(kernel).general(kernel) for kernel in self.kernels):
-            return False
-        found = set()
-        for kernel in self.kernels:
-            schedule = self.default(kernel) if family_of(kernel).fits(kernel, self.call).ok else None
-            found.add("one" if schedule is None else family_of(kernel).serves(kernel, schedule))
-            if "one" in found:
-                return False
-        return "any" in found
 
     @property
     def misfit(self) -> str:

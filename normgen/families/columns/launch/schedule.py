@@ -60,9 +60,7 @@ class ColumnShape:
     sums: int  # sums over columns that the kernel has
     persistent: bool  # whether any is wanted, so that blocks walk several tiles
     sized: bool = False  # whether there is a text for columns of every length
-    image: bool = (
-        False  # whether those side by side are the pixels of an image, of which calls have many sizes
-    )
+    image: bool = False  # whether those side by side are the pixels of an image
 
     @property
     def widths(self) -> tuple[int, ...]:

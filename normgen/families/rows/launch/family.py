@@ -8,7 +8,7 @@ from math import ceil
 from types import MappingProxyType
 
 from normgen.counting import counted
-from normgen.families.rows.launch.any_size import FORM, MOST_THREADS, of_every_size
+from normgen.families.rows.launch.any_size import MOST_THREADS, of_every_size
 from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.choose import (
     bits,
@@ -139,9 +139,6 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             f"    because {reason_of(s, shape)}",
             *lines,
         )
-
-    def general(self, kernel: RowsRecord) -> bool:
-        return any(form.form == FORM for form in kernel.forms)
 
     def serves(self, kernel: RowsRecord, schedule: RowSchedule) -> str:
         return "" if IMAGE not in kernel.inner else "any" if form_of(schedule).sized else "one"
