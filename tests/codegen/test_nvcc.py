@@ -113,10 +113,6 @@ def ptx_of(kernel: Kernel) -> str:
     return compile_text(launch_of(kernel).source, "sm_90", target="ptx")[0].decode()
 
 
-# Known faults, of some types: the model of spills does not tell them.
-SPILLING = {("layernorm2d", "backward", "sm_100")}
-
-
 def cases() -> Iterator[Any]:
     """Kernels with an architecture: those of half of the forms for sm_90, and all others are thorough."""
     for place, kernel in enumerate((*KERNELS, *MORE)):
@@ -125,10 +121,9 @@ def cases() -> Iterator[Any]:
             usual = place < len(KERNELS) and place % 2 == 0 and arch == "sm_90"
             name = kernel.name.split()[1] if " " in kernel.name else kernel.name
             parts = (name, kernel.direction, kernel.form, str(kernel.extents), kernel.dtype, arch)
-            marks = [] if usual else [pytest.mark.thorough]
-            if (name, kernel.direction, arch) in SPILLING:
-                marks.append(pytest.mark.xfail(reason="a register is spilled: a known fault"))
-            yield pytest.param(*(kernel, arch), id="-".join(parts), marks=marks)
+            yield pytest.param(
+                *(kernel, arch), id="-".join(parts), marks=() if usual else pytest.mark.thorough
+            )
 
 
 @pytest.mark.nvcc
