@@ -1,0 +1,22 @@
+"""Faults planted in what needs PyTorch, as `tests/test_planted.py` plants others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.test_planted import Fault, copy, find
+
+__all__ = ["copy"]  # the fixture
+
+FAULT = Fault(
+    "graphs share a channel with other calls",
+    "torch/ranks/words.py",
+    "capture = self.site.capture(stream)",
+    "capture = 0",
+    "tests/torch/test_engines.py",
+    "graph",
+)
+
+
+def test_graphs_that_share_a_channel_are_found(copy: Path) -> None:
+    find(FAULT, copy)
