@@ -6,10 +6,12 @@ the module's CHECKS.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
@@ -23,6 +25,7 @@ from tests.torch import host_site
 
 DEVICE = os.environ.get("NORMGEN_TEST_RANKS_ON", "cpu")
 LONGEST = 900  # seconds
+SLOW = 60  # seconds after which a check tells where it is
 _ALONE = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}  # words need none
 WORDS_ON_HOST = "NORMGEN_TEST_WORDS_ON_HOST"  # exchange tensors of CPUs by words, in files
 needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
@@ -58,12 +61,17 @@ def main(module: str, rank: str, ranks: str, store: str) -> None:
     found = {}
     for check in import_module(module).CHECKS:
         torch.manual_seed(5)
+        begun = time.perf_counter()
+        faulthandler.dump_traceback_later(SLOW, repeat=True)
         try:
             check()
             found[check.__name__] = ""
         except Exception:
             found[check.__name__] = traceback.format_exc()
         dist.barrier()
+        faulthandler.cancel_dump_traceback_later()
+        outcome = "wrong" if found[check.__name__] else "right"
+        print(f"rank {rank}: {check.__name__} {outcome}, {time.perf_counter() - begun:.1f} s", flush=True)
     Path(f"{store}.{rank}").write_text(json.dumps(found))
     dist.destroy_process_group()
 
