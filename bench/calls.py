@@ -71,6 +71,17 @@ RESIDENT: tuple[Norm, ...] = (
     *(("groupnorm_silu_channels_last", (("groups", count),)) for count in (8, 32)),
     ("instancenorm_channels_last", ()),
 )
+PLANES: tuple[Norm, ...] = (
+    ("layernorm2d", ()),
+    ("layernorm2d", ()),
+    ("rmsnorm2d", ()),
+    ("rmsnorm2d", ()),
+    ("groupnorm", _GROUPS),
+    ("batchnorm", (("training", True),)),
+    ("batchnorm_channels_last", (("training", True),)),
+    ("instancenorm", ()),
+    ("instancenorm_channels_last", ()),
+)
 # Those whose backward is left out: it has no kernel, or none of the family that its class is of.
 _ONLY_FORWARD = ("rmsnorm_quantized_row", "rmsnorm_fp8", "scaled_twice", "groupnorm_silu_channels_last")
 
@@ -134,6 +145,14 @@ def _of_images(random: Random, norm: str, attrs: Mapping[str, Any]) -> Sizes:
     return _named(norm, attrs, *sizes.values())
 
 
+def _of_planes(random: Random, norm: str, attrs: Mapping[str, Any]) -> Sizes:
+    """Images that are about as high as wide, half of them small, at any batch."""
+    height = between(random, *((3, 16) if random.random() < 0.5 else (16, 111)))
+    pixels, channels = height * (height + random.randrange(2)), between(random, 32, 1025) // 8 * 8
+    most = max(2, min(257, 40_000_000 // (pixels * channels)))
+    return _named(norm, attrs, between(random, 1, most), channels, pixels)
+
+
 def _of_windows(random: Random, norm: str, attrs: Mapping[str, Any]) -> Sizes:
     channels, height, width = between(random, 3, 2049), between(random, 3, 200), _often_even(random, 4, 200)
     images = between(random, 100_000, 60_000_000) // (channels * height * width)
@@ -186,6 +205,7 @@ CLASSES: Mapping[str, Class] = MappingProxyType(
     {
         **{kind: _of_rows(kind) for kind in KINDS if kind != "images"},
         "images": Class(IMAGES, _of_images),
+        "planes": Class(PLANES, _of_planes),
         "windows": Class(WINDOWS, _of_windows, "windows"),
         "tiles": Class(TILES, _of_matrices, "tiles"),
         "resident": Class(RESIDENT, _of_segments, "resident"),

@@ -1,8 +1,10 @@
 #include "normgen/columns/columns.cuh"
+#include "normgen/columns/misaligned.cuh"
 #include "normgen/programmatic.cuh"
 
 // A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, LANES, VEC, ITEMS, LENGTH, COVERS, PROGRAMMATIC, index_t, x_t, y_t, WANT_Y
+//   THREADS, MIN_BLOCKS, TEAM, LANES, VEC, ITEMS, LENGTH, REALIGNED, COVERS, PROGRAMMATIC, index_t, x_t, y_t,
+//   WANT_Y
 
 // let e = exp(x - stop(max[C](x)))
 // save output y[B, C, H, W]: like x = e / sum[C](e)
@@ -15,6 +17,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
     index_t x_stride_C,
     index_t y_stride_B,
     index_t y_stride_C,
+    index_t size_H,
+    index_t size_W,
     index_t chunks_per_group,
     index_t chunks) {
     __shared__ ColumnExchange<LANES, TEAM, VEC, 1> exchange;
@@ -30,15 +34,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
     const index_t column = chunk % chunks_per_group * VEC;
     const x_t* const x_column = x_ptr + group * x_stride_B + column;
     y_t* const y_column = y_ptr + group * y_stride_B + column;
+    const ColumnSpan span = span_of<REALIGNED, VEC, LANES>(column, index_t(size_H * size_W), live);
 
     // what this thread reads
     Vector<x_t, VEC> x_words[ITEMS];
+    if constexpr (REALIGNED) {
+        Vector<x_t, VEC, true> x_around[ITEMS];
+        if (span.inside) {
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int element = item * TEAM + member;
-        if (COVERS || element < LENGTH) {
-            if (live) {
-                x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
+            for (int item = 0; item < ITEMS; ++item) {
+                const int element = item * TEAM + member;
+                if (COVERS || element < LENGTH) {
+                    load_around(x_around[item], x_column + element * x_stride_C);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int element = item * TEAM + member;
+                if (COVERS || element < LENGTH) {
+                    load_near_end(x_around[item], x_column + element * x_stride_C, span.count);
+                }
+            }
+        }
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int element = item * TEAM + member;
+            if (COVERS || element < LENGTH) {
+                x_words[item] = cut_columns(x_around[item], x_column + element * x_stride_C);
+            }
+        }
+    } else {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int element = item * TEAM + member;
+            if (COVERS || element < LENGTH) {
+                if (live) {
+                    x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
+                }
             }
         }
     }
@@ -100,7 +133,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
             for (int i = 0; i < VEC; ++i) {
                 y_out[i] = inv_sum_e[i] * exp_x_minus_max_x_2[item * VEC + i];  // softmax2d.norm:6
             }
-            if (WANT_Y && live) {
+            if constexpr (WANT_Y && REALIGNED) {
+                store_misaligned<LANES>(y_column + element * y_stride_C, pack<y_t>(y_out), span);
+            } else if (WANT_Y && live) {
                 store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
             }
         }

@@ -46,7 +46,7 @@ class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
         """The record of a kernel with the text of its forms."""
         text, parts = ColumnsText(plan, wording), plan.parts
         views = [ColumnsView(text, form) for form in FORMS if form.admits(parts, wording)]
-        forms = [v.record(text.parameters(v.form.sized)) for v in views]
+        forms = [v.record(text.parameters(v.form.sized, bool(v.plane))) for v in views]
         record = ColumnsRecord(
             name=plan.name,
             kept=plan.outer + plan.reduced,
@@ -147,6 +147,8 @@ class ColumnsView:
         lay_out(vectors, "ITEMS")
         return {
             "text": text,
+            "plane": self.plane,
+            "counted": self._counted,
             "exchanged": body.exchanged,
             "length": lengths_of(self.plan.inner),
             "segment": self.plan.segment,
@@ -168,6 +170,17 @@ class ColumnsView:
             "column_sums": column_sums,
             "held": body.held,
         }
+
+    @property
+    def plane(self) -> str:
+        """The length of what columns lie side by side in, if they may begin anywhere in a word of memory."""
+        may = self.form.holds and not self.text.picks()
+        return lengths_of(self.text.layout.across) if may else ""
+
+    @property
+    def _counted(self) -> str:
+        """The condition that a thread has its `i`-th column."""
+        return "if (!REALIGNED || i < span.count) " if self.plane else ""
 
     def _by_rate(self, statements: list[str]) -> Context:
         """Statements that all columns of a thread share, and those that each column has to itself."""
@@ -192,7 +205,7 @@ class ColumnsView:
         if column.wide and not self.form.holds:
             return f"if ({column.flag}) {column.name}_part += {value};"
         index = "[item]" if column.wide else ""
-        return f"if ({column.flag} && live) {column.name}{index} += {value};"
+        return f"{self._counted}if ({column.flag} && live) {column.name}{index} += {value};"
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None

@@ -113,11 +113,15 @@ class ColumnsText(KernelText):
         """Statements that take a group's number apart into the index along each axis that groups walk."""
         return digits_of(self.walked, "group")
 
-    def parameters(self, sized: bool = False) -> tuple[Parameter, ...]:
-        """Those of the forms that walk the columns. `sized`: with the lengths of axes that are reduced."""
-        across = set(self.layout.across)
-        gathers = any(self.kind(a.operand) == "gather" for a in (*self.reads, *self.writes))
-        lengths = {*self.plan.segment, *self.walked[1:], *(across if gathers else ())}
+    def picks(self) -> bool:
+        """Whether some operand is picked value by value."""
+        return any(self.kind(a.operand) == "gather" for a in (*self.reads, *self.writes))
+
+    def parameters(self, sized: bool, across: bool) -> tuple[Parameter, ...]:
+        """Those of the forms that walk the columns. `sized`: with the lengths of axes that are reduced, and
+        `across` with those of the innermost."""
+        inner = self.layout.across if across or self.picks() else ()
+        lengths = {*self.plan.segment, *self.walked[1:], *inner}
         used = [*self.plan.roots, *(c.column.reduce.arg for c in self.columns)]
         kinds = {"chunks_per_group": self.walked, "chunks": True, "blocks": self.columns}
         own = [Parameter(kind) for kind, there in kinds.items() if there]

@@ -21,6 +21,7 @@ from normgen.launching.pick import bucket_of, compared, counts_of, of_least_regr
 from normgen.launching.quantities import Array
 from normgen.launching.table import key_of, nearest
 
+_SHORT = 256  # planes up to this, of which the last vectors are a part that counts
 _PIXELS = 4096  # of an image, for which a schedule for all sizes is chosen
 
 
@@ -61,14 +62,15 @@ def _measured(shape: ColumnShape) -> ColumnSchedule | None:
 
 def key_of_columns(shape: ColumnShape) -> str:
     """The key of a table for such columns, however many there are."""
-    return key_of(shape, "device", "columns", "sized", "image")
+    return key_of(shape, "device", "columns", "sized", "image", "misaligned")
 
 
 def _predicted(shape: ColumnShape) -> ColumnSchedule:
     if not shape.batched:
         return _of_count(replace(shape, columns=0), shape.columns)
-    alike = replace(shape, columns=0, side_by_side=bucket_of(shape.side_by_side))
-    return _of_count(alike, bucket_of(shape.columns))
+    side = shape.side_by_side
+    near = side if side <= _SHORT and shape.misaligned > shape.vector else bucket_of(side)
+    return _of_count(replace(shape, columns=0, side_by_side=near), bucket_of(shape.columns))
 
 
 @lru_cache(maxsize=4096)

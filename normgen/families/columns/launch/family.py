@@ -14,7 +14,7 @@ from normgen.families.columns.launch.quantities import quantities
 from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, ColumnShape, next_tile
 from normgen.families.columns.launch.space import neighbours, settle, starts
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
-from normgen.launching.call import INT_LIMIT, Call, once
+from normgen.launching.call import INT_LIMIT, WORD, Call, once
 from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.pick import around
 from normgen.launching.quantities import Array
@@ -84,7 +84,8 @@ def describe(s: ColumnSchedule) -> str:
     """A way to hold a column, in a few words."""
     across, along = counted(s.vector, "column"), counted(s.team, "thread")
     each = f"{s.form}, {across} per thread, {along} per column, {counted(s.items, 'element')} per thread"
-    return each + (", the next tile on its way" if s.ahead else "")
+    ways = (", the next tile on its way" * s.ahead, ", realigned" * s.realigned)
+    return each + "".join(ways)
 
 
 @once
@@ -92,11 +93,13 @@ def shape_of(record: ColumnsRecord, call: Call) -> ColumnShape:
     """What the choice of a schedule depends on."""
     reads, writes = call.read(record.reads), call.present(record.writes)
     wide = [o for o in (*reads, *writes) if o.inner == record.inner]
+    picked = any(o.inner not in ((), record.inner) for o in (*record.reads, *record.writes))
     sums, segments = wanted_columns(record, call), call.size(record.segment)
     return ColumnShape(
         device=replace(call.device, multiprocessors=call.multiprocessors),
         length=call.size(record.reduced),
         vector=call.vector_width(wide, call.size(record.inner)),
+        misaligned=0 if picked else WORD // min(map(call.itemsize, wide), default=4),
         columns=call.size((*record.kept, *record.inner)) // call.size(record.reduced) // segments,
         side_by_side=call.size(record.inner),
         batched=not set(record.kept) <= set(record.reduced),
@@ -131,8 +134,9 @@ class _Grid:
         self.record, self.call, self.schedule = record, call, s
         shape = shape_of(record, call)
         self.length, self.segments = shape.length, shape.segments
-        self.chunks_per_group = call.size(record.inner) // s.vector
-        self.chunks = shape.columns // s.vector  # groups of neighbouring columns, of a segment
+        inner = shape.side_by_side
+        self.chunks_per_group = s.chunks(inner, inner)
+        self.chunks = s.chunks(shape.columns, inner)  # of a segment
         self.tiles = -(-self.chunks // s.lanes)  # of a segment
         self.sums = wanted_columns(record, call)
         # one block for each tile; with sums over columns, as many as are resident together
@@ -149,7 +153,7 @@ class _Grid:
         constants = {
             "VEC": s.vector, "LANES": s.lanes, "TEAM": s.team, "THREADS": s.threads, "ITEMS": s.items,
             "MIN_BLOCKS": s.blocks, "LENGTH": self.length, "COVERS": s.items * s.team == self.length,
-            "AHEAD": s.ahead,
+            "AHEAD": s.ahead, "REALIGNED": s.realigned,
         }  # fmt: skip
         own = {
             "chunks": self.chunks, "chunks_per_group": self.chunks_per_group, "blocks": self.per_segment,

@@ -12,7 +12,7 @@ from normgen.launching.call import WORD
 from normgen.launching.machine import WARP
 from normgen.launching.quantities import Array, Placed, log2, placed
 
-_AS_THEY_ARE = ("items", "blocks", "registers", "ahead")
+_AS_THEY_ARE = ("items", "blocks", "registers", "ahead", "realigned")
 
 
 def quantities(
@@ -21,6 +21,7 @@ def quantities(
     """The quantities of each schedule, first of all for the first number of columns in a segment."""
     s = _knobs(schedules, shape, len(columns))
     s["columns"] = np.repeat(np.asarray(columns, float), len(schedules))
+    s["chunks"] = _chunks(shape, s)
     grid = _grid(shape, s)
     read, moving = float(max(1, shape.reads)), float(shape.reads + shape.writes)
     values = shape.length * s["columns"] * shape.segments * (moving + (1 - s["holds"]) * shape.again)
@@ -36,8 +37,7 @@ def quantities(
         "length": log2(shape.length), "threads": log2(s["threads"]), "team": log2(s["team"]),
         "rows of a block": log2(s["lanes"] * s["vector"]), "elements": own, "width": np.minimum(WORD, wide),
         "idle": np.where(s["holds"] > 0, log2(s["items"] * s["team"] / shape.length), 0.0),
-        "idle across": log2(np.ceil(s["columns"] / (s["lanes"] * s["vector"]))
-                            * s["lanes"] * s["vector"] / s["columns"]),
+        "idle across": log2(np.ceil(s["chunks"] / s["lanes"]) * s["lanes"] * s["vector"] / s["columns"]),
         "bytes of a thread": own * read, "accumulated": s["items"] * shape.wide, "line": log2(line),
         "shared memory": s["shared"] * s["blocks"], "row": log2(shape.length * read),
         "warps that exchange": shape.exchanges * log2(s["threads"] / WARP + 1) * (s["team"] > 1),
@@ -67,9 +67,16 @@ def _knobs(schedules: Sequence[ColumnSchedule], shape: ColumnShape, times: int) 
     return {name: np.tile(np.array(values, float), times) for name, values in table.items()}
 
 
+def _chunks(shape: ColumnShape, s: Mapping[str, Array]) -> Array:
+    """Groups of neighbouring columns: realigned ones begin anew with what lies side by side."""
+    side = shape.side_by_side
+    whole = np.where(s["realigned"] > 0, np.ceil(side / s["vector"]) * s["vector"] / side, 1.0)
+    return np.asarray(s["columns"] / s["vector"] * whole)
+
+
 def _grid(shape: ColumnShape, s: Mapping[str, Array]) -> Placed:
     """Blocks, and tiles of each, as the grid of a launch has them."""
-    tiles = np.ceil(s["columns"] / (s["vector"] * s["lanes"]))
+    tiles = np.ceil(s["chunks"] / s["lanes"])
     room = np.maximum(1.0, s["blocks"] * shape.device.multiprocessors // shape.segments)
     per_segment = np.minimum(tiles, room) if shape.persistent else tiles
     return Placed(per_segment * shape.segments, s["blocks"], s["threads"], tiles / per_segment)

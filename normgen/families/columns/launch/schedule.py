@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from normgen.launching.call import WORD
 from normgen.launching.facts import VECTORS
@@ -42,6 +43,7 @@ class ColumnShape:
     device: Machine  # with the multiprocessors that the kernel may count on
     length: int  # elements per column
     vector: int  # widest vector that alignment allows, in columns
+    misaligned: int  # widest that may begin anywhere in a word of memory; 0 where none may
     columns: int  # per segment
     side_by_side: int  # of these, in the innermost axes
     batched: bool  # whether there may be any number of these
@@ -81,6 +83,7 @@ class ColumnSchedule:
     lanes: int = knob(0, bits=False, values=LANES)  # threads across the columns
     blocks: int = knob(0, bits=False)  # resident per multiprocessor
     ahead: bool = knob(False, bits=False)  # the next tile comes into shared memory while one is reduced
+    realigned: bool = knob(False, bits=False)  # vectors begin anywhere in a word of memory
 
     @property
     def threads(self) -> int:
@@ -97,6 +100,10 @@ class ColumnSchedule:
         """Loads of each operand that a thread has on their way."""
         return min(FORMS[self.form].deep, self.items)
 
+    def chunks(self, columns: Any, side_by_side: int) -> Any:
+        """Groups of neighbouring columns, each of one thread. Of numbers, and of arrays of them."""
+        return columns // side_by_side * -(-side_by_side // self.vector)
+
 
 def any_size(shape: ColumnShape) -> ColumnSchedule:
     """How columns run by the text for all lengths, which make no difference."""
@@ -108,10 +115,13 @@ def any_size(shape: ColumnShape) -> ColumnSchedule:
     return replace(found, blocks=blocks_resident(found, lanes, shape))
 
 
-def registers_of(shape: ColumnShape, vector: int, items: int, team: int, share: float = 1.2) -> int:
+def registers_of(
+    shape: ColumnShape, vector: int, items: int, team: int, share: float = 1.2, realigned: bool = False
+) -> int:
     """Registers per thread with which the compiler spills none: fitted to its reports on four kernels with 4
-    to 19 elements per thread. `share`: those for each that is kept."""
-    column = max(items * vector * shape.reads / 4, items * vector * shape.held)
+    to 19 elements per thread. `share`: those for each that is kept. `realigned`: the words around vectors
+    arrive together."""
+    column = max(items * vector * shape.reads / (2 if realigned else 4), items * vector * shape.held)
     kept = column + items * (shape.elements + shape.wide)
     twice = kept**2 / 400 if shape.moments else 0.0
     alone = 3 * vector + kept / 2 if team == 1 else 0.0  # without an exchange in between, passes are mixed

@@ -54,6 +54,8 @@ def _along(shape: ColumnShape) -> Iterator[ColumnSchedule]:
         ahead = [_with_next(each, shape) for each in held] if _comes_ahead(shape) else []
         passed = [_passed(shape, vector, team) for team in _streaming_teams(shape)]
         yield from (*held, *ahead, *passed)
+    for vector in _misaligned(shape):
+        yield from (_held(shape, vector, team, True) for team in _holding_teams(shape))
 
 
 def _few_lanes(s: ColumnSchedule, shape: ColumnShape) -> list[int]:
@@ -89,12 +91,14 @@ def _alike(s: ColumnSchedule, shape: ColumnShape) -> Iterator[ColumnSchedule]:
     made = _held if s.holds else _passed
     if s.ahead:
         yield made(shape, s.vector, s.team)
-    elif s.holds and _comes_ahead(shape):
+    elif s.holds and not s.realigned and _comes_ahead(shape):
         yield _with_next(made(shape, s.vector, s.team), shape)
     for vector in _vectors(shape):
-        if vector != s.vector:
+        if s.realigned or vector != s.vector:
             other = made(shape, vector, s.team)
             yield _with_next(other, shape) if s.ahead else other
+    if s.holds:
+        yield from (_held(shape, vector, s.team, True) for vector in _misaligned(shape))
 
 
 def _near_lanes(each: ColumnSchedule, s: ColumnSchedule, shape: ColumnShape) -> list[int]:
@@ -118,9 +122,11 @@ def settle(s: ColumnSchedule, shape: ColumnShape) -> ColumnSchedule | Support:
         return Support(False, f"there is no form {s.form}")
     if s.form == "any_size":
         return settled(s, any_size(shape))
-    if s.vector not in _vectors(shape):
+    if s.vector not in (_misaligned if s.realigned else _vectors)(shape):
         return Support(False, f"vectors of {s.vector} columns are not aligned, or too narrow")
-    found = (_held if s.holds else _passed)(shape, s.vector, s.team)
+    if s.realigned and (s.ahead or not s.holds):
+        return Support(False, "no vectors are realigned but of columns that are held, as they come")
+    found = _held(shape, s.vector, s.team, s.realigned) if s.holds else _passed(shape, s.vector, s.team)
     if s.ahead:
         if not (s.holds and _comes_ahead(shape)):
             return Support(False, "blocks do not walk from tile to tile of columns that they hold")
@@ -161,6 +167,15 @@ def _vectors(shape: ColumnShape) -> list[int]:
     return found
 
 
+def _misaligned(shape: ColumnShape) -> list[int]:
+    """The vectors of 4 bytes at least that are wider than any that is aligned."""
+    found, vector = [], shape.misaligned
+    while vector > shape.vector and vector * shape.narrowest >= 4:
+        found.append(vector)
+        vector //= 2
+    return found
+
+
 def _comes_ahead(shape: ColumnShape) -> bool:
     """Whether the next tile of a block can be on its way."""
     return shape.persistent and shape.reads > 0
@@ -169,10 +184,11 @@ def _comes_ahead(shape: ColumnShape) -> bool:
 # ----------------------------------------------------------------------------------------------- constructors
 
 
-def _held(shape: ColumnShape, vector: int, team: int) -> ColumnSchedule:
+def _held(shape: ColumnShape, vector: int, team: int, realigned: bool = False) -> ColumnSchedule:
     """A column in the registers of so many threads."""
     items = -(-shape.length // team)
-    return ColumnSchedule("registers", vector, team, items, registers_of(shape, vector, items, team))
+    registers = registers_of(shape, vector, items, team, realigned=realigned)
+    return ColumnSchedule("registers", vector, team, items, registers, realigned=realigned)
 
 
 def _with_next(s: ColumnSchedule, shape: ColumnShape) -> ColumnSchedule:
