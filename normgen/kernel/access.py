@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from normgen.kernel.accumulators import Column
-from normgen.kernel.phases import FUNCTOR, START, combined, taken
+from normgen.kernel.phases import FUNCTOR, START, taken
 from normgen.kernel.plan import Operand
 from normgen.package.operands import AccumulatorRecord, OperandRecord
 
@@ -127,7 +127,8 @@ def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
 @dataclass
 class ColumnText:
     """An accumulator over rows in the text. `flag`: whether any result wants it. `by_place`: whether a thread
-    has a value for each element of a vector, the same of all its vectors: it adds up pieces of rows."""
+    has a value for each element of a vector, the same of all its vectors: it adds up pieces of rows.
+    `result`: how that which it is in the end is stored, where the kernel of the rows may do so itself."""
 
     column: Column
     name: str
@@ -135,6 +136,7 @@ class ColumnText:
     flag: str
     wanted_by: tuple[str, ...]
     by_place: bool = False
+    result: Mapping[str, object] | None = None
 
     @property
     def op(self) -> str:
@@ -178,9 +180,8 @@ class ColumnText:
             case "moments":
                 return [f"{'ColumnMoments<ITEMS * VEC>' if self.wide else 'ValueMoments'} {self.name};"]
             case _ if stored:
-                return [
-                    f"float* const {self.name} = {self.partial} + index_t(blockIdx.x / MEMBERS) * LENGTH;"
-                ]
+                at = f"{self.partial} + index_t(blockIdx.x / MEMBERS) * LENGTH"
+                return [f"float* const {self.name}_row = {at};"]
             case "sum":
                 return [f"float {self.name}[{'ITEMS * VEC' if self.wide else '1'}] = {{}};"]
             case _ if self.wide:
@@ -203,8 +204,7 @@ class ColumnText:
             case _, False, _:
                 return guard + taken(self.op, f"{self.name}[0]", value)
             case _, True, True:
-                at = f"{self.name}[column + i]"
-                return f"{guard}{at} = first ? {value} : {combined(self.op, at, value)};"
+                return guard + taken(self.op, f"{self.name}[i]", value)
             case _:
                 return guard + taken(self.op, f"{self.name}[item * VEC + i]", value)
 

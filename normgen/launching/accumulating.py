@@ -36,7 +36,9 @@ class Accumulating:
     accumulators keep parts. `words`: how many there are that tell blocks which share a row what is there, and
     `published`: floats that they leave there. `members`: of one row.
     `of_segment`: the partials that there would be of a single segment of rows, where there are several; else
-    0. `sized`: whether the kernel that adds up partials is the same for any number of them.
+    0. `sized`: whether the kernel that adds up partials is the same for any number of them. `finishes`:
+    whether the kernel of the rows stores what partials would be added up for, so that no second stage
+    follows; None where its text says so; `left`: whether it leaves something of rows in their memory.
     """
 
     def __init__(
@@ -54,16 +56,19 @@ class Accumulating:
         of_segment: int = 0,
         far: tuple[str, ...] | None = None,
         sized: bool = False,
+        finishes: bool | None = None,
+        left: bool = True,
     ) -> None:
         self.record, self.call, self.reduced = record, call, reduced
         self.partials, self.runs, self.words, self.of_segment = partials, runs, words, of_segment
-        self.members, self.sized = members, sized
+        self.members, self.sized, self.finishes = members, sized, finishes
         self.columns = wanted_columns(record, call)
-        self.partials_left = tuple(partial_name(record, c) for c in self.columns)
+        self.partials_left = tuple(partial_name(record, c) for c in self.columns if left)
         self.published = words_name(record), published_name(record)
         known: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
         known |= {("partial", c.name): 0 for c in record.columns}
-        known |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
+        if left:
+            known |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
         known |= {
             ("words", ""): Slot("pointer", self.published[0]),
             ("published", ""): Slot("pointer", self.published[1]) if published else 0,
@@ -90,7 +95,7 @@ class Accumulating:
             blocks,
             threads,
             constants,
-            own=self._known if results else self._known | self._nowhere(),
+            own=self._known | self._nowhere(results),
             reads=self.record.reads,
             writes=(*self.record.writes, *self.record.finals),
             scratch=(self.published, (*self.partials_left, *self.published)),
@@ -98,10 +103,14 @@ class Accumulating:
             cluster=cluster,
         )
 
-    def _nowhere(self) -> dict[tuple[str, str], int]:
-        """The pointers to results and to what is left of sums, for a launch that writes none."""
+    def _nowhere(self, results: bool) -> dict[tuple[str, str], int]:
+        """The pointers to what a launch does not write: where it has no `results`, to these and to what is
+        left of sums; else to what a second stage makes of that."""
+        finals = {("pointer", o.tensor): 0 for o in self.record.finals}
+        if results:
+            return finals if self.finishes is False else {}
         partials = {("partial", c.name): 0 for c in self.record.columns}
-        return partials | {("pointer", o.tensor): 0 for o in self.record.writes}
+        return finals | partials | {("pointer", o.tensor): 0 for o in self.record.writes}
 
     def clear(self) -> tuple[Launch, ...]:
         """The launch that says of no part of a row that it is there, where blocks share rows. They leave the
@@ -125,7 +134,7 @@ class Accumulating:
     def second_stage(self, few: bool | None = None) -> tuple[Launch, ...]:
         """The launch that combines the partials of all blocks, if there are any. `few`: with the text for few
         segments of rows, or many, however many there are."""
-        if not self.columns:
+        if not self.columns or self.finishes:
             return ()
         tile, shares, together = self._tiling(few)
         tiles = max(self._tiles(c, tile) for c in self.columns)

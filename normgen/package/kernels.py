@@ -98,7 +98,8 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     `cooperative`: values of its slice that each of the blocks leaves which share a row, 0 where none do.
     `launches`: how many there are of a row that blocks share so, one a level and a last one, 0 where they may
     not; `left`: values that each of the blocks then leaves of its share, those of all levels.
-    `tags`: whether blocks can tell where rows of earlier ones are, whose lines they demote.
+    `tags`: whether blocks can tell where rows of earlier ones are, whose lines they demote. `finishes`:
+    whether accumulators are results as they stand, so that blocks that have all rows may store these.
     """
 
     family: ClassVar[str] = "rows"
@@ -114,6 +115,7 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     launches: int = 0
     left: int = 0
     tags: bool = False
+    finishes: bool = False
 
     @property
     def one_shot(self) -> bool:

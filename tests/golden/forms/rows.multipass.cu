@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     // the levels that this launch passes over: all, or one where blocks share a row; the last launch none
     constexpr int FIRST = MEMBERS > 1 ? LAUNCH : 0, LAST = MEMBERS > 1 ? LAUNCH : 1;
     // vectors that a thread asks for together: more of narrow ones, so that as many bytes are on their way
-    constexpr int UNROLLED = MEMBERS > 1 && VEC <= 2 ? 8 : 4;
+    [[maybe_unused]] constexpr int UNROLLED = MEMBERS > 1 && VEC <= 2 ? 8 : 4;
     const int member = int(block_number<BACKWARDS>() % MEMBERS);
     const int lane = member * THREADS + int(threadIdx.x);
     const index_t block = block_number<BACKWARDS>() / MEMBERS;

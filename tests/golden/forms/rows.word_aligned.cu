@@ -3,8 +3,9 @@
 #include "normgen/team.cuh"
 
 // A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, SLOTS, SPARE, REALIGNED, PROGRAMMATIC,
-//   index_t, offset_t, size_D, HAS_DY, HAS_W, dy_t, x_t, w_t, rstd_t, dx_t, WANT_DX, WANT_DW
+//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, SLOTS, SPARE, REALIGNED, ACCUMULATE,
+//   PROGRAMMATIC, index_t, offset_t, size_D, HAS_DY, HAS_W, dy_t, x_t, w_t, rstd_t, dx_t, dw_t, WANT_DX,
+//   WANT_DW
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
@@ -19,6 +20,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     const w_t* w_ptr,
     const rstd_t* rstd_ptr,
     dx_t* __restrict__ dx_ptr,
+    dw_t* __restrict__ dw_ptr,
     float* dw_sum_partial,
     index_t dy_stride_rest,
     index_t x_stride_rest,
@@ -185,10 +187,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-    // this block's partial of every column sum: its thread groups are added in order
+    // this block's partial of every column sum: its thread groups are added in order (where it has all rows,
+    // that is the result)
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + unit * LENGTH;
+        const auto leave = [&](int at, float sum) {
+            if (dw_ptr) {
+                store_scalar<ACCUMULATE>(dw_ptr + at, sum);
+            } else partial[at] = sum;
+        };
         if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
@@ -198,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 for (int i = 0; i < VEC; ++i) {
                     const int at = WordAligned::column(item, lane, i, misalignment);
                     if (at >= LENGTH) continue;
-                    if constexpr (TEAMS == 1) partial[at] = dw_sum[item * VEC + i];
+                    if constexpr (TEAMS == 1) leave(at, dw_sum[item * VEC + i]);
                     else gather[team * LENGTH + at] = dw_sum[item * VEC + i];
                 }
             }
@@ -210,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 for (int other = 0; other < TEAMS; ++other) {
                     sum += gather[other * LENGTH + column];
                 }
-                partial[column] = sum;
+                leave(column, sum);
             }
         }
     }

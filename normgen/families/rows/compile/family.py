@@ -17,6 +17,7 @@ from normgen.families.rows.compile.forms import (
     any_size,
     cooperates,
     exchanged,
+    finishes,
     launches,
     left,
     refills,
@@ -100,6 +101,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             launches=launches(plan),
             left=sum(left(plan)),
             tags=tags(plan),
+            finishes=finishes(plan),
         )
         return text.names.settle(record)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from normgen.kernel.access import Access
+from normgen.kernel.levels import is_missed
 from normgen.kernel.plan import KernelPlan
 from normgen.package.kernels import IMAGE
 
@@ -24,6 +25,7 @@ class Form:
     slices: bool = False  # a block has a slice of a row, which lies in one part of it as a rule
     holds: bool = False  # what costs much is kept for later passes, unless accumulators take the registers
     late: bool = False  # what rows share is loaded after what they do not, where that helps
+    finishes: bool = False  # it may store what is accumulated as the results that this is
     stored: bool = False  # accumulators of each element of a row lie in memory
     combines: bool = False  # accumulators of one value are exchanged as what rows sum is
     spare: bool = False  # there is room between the operands in shared memory
@@ -89,6 +91,17 @@ def cooperates(plan: KernelPlan) -> bool:
     return once and leaves and not plan.segment
 
 
+def finishes(plan: KernelPlan) -> bool:
+    """Whether every accumulator is a result as it stands, with an element for each of the row: where there is
+    one partial of it, the kernel of the rows may store the result in place of that."""
+    if plan.segment or plan.part or plan.folded or plan.pieces:
+        return False
+    sums = [c.reduce for c in plan.columns if c.wide and c.op != "moments" and not is_missed(c.reduce)]
+    made = [r.expr for r in plan.finals if r.tensor.role != "state" and r.tensor.axes == {*plan.inner}]
+    same = bool(sums) and {*sums} == {*made}
+    return same and len(made) == len(plan.finals) == len(plan.columns) == len(sums)
+
+
 def exchanged(plan: KernelPlan) -> int:
     """How many values blocks that share a row exchange, 0 where none do."""
     if not cooperates(plan):
@@ -136,6 +149,7 @@ PIPELINE = Form(
     holds=True,
     late=True,
     spare=True,
+    finishes=True,
     staged=lambda plan, access, passes: True,
     holds_parts=lambda plan: not plan.levels,
     tags=lambda plan: not plan.columns,
@@ -163,6 +177,7 @@ WORD_ALIGNED = Form(
     "word_aligned",
     lambda plan: _usual(plan) and _word_alignable(plan),
     spare=True,
+    finishes=True,
     staged=lambda plan, access, passes: True,
 )
 ANY_SIZE = Form("any_size", lambda plan: any_size(plan), own=("team", "members"), sized=True)
@@ -185,6 +200,7 @@ FORMS = (
         "overlapped",
         lambda plan: _usual(plan) and overlaps(plan),
         late=True,
+        finishes=True,
         staged=lambda plan, access, passes: True,
         tags=lambda plan: not plan.columns,
     ),
@@ -195,6 +211,7 @@ FORMS = (
         "multipass",
         lambda plan: _usual(plan) and bool(plan.inner),
         launches=True,
+        finishes=True,
         stored=True,
         combines=True,
         staged=lambda plan, access, passes: passes > 1,

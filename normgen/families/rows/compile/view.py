@@ -4,6 +4,7 @@ here; the template owns the loops."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import chain
 
 from normgen.families.rows.compile.forms import (
@@ -13,13 +14,14 @@ from normgen.families.rows.compile.forms import (
     ROW_TILE,
     SPLIT,
     Form,
+    finishes,
     left,
     refills,
     tags,
 )
 from normgen.families.rows.compile.parts import PartsText
 from normgen.ir.expr import Expr
-from normgen.kernel.access import Access, lay_out
+from normgen.kernel.access import Access, ColumnText, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.phases import Phase
@@ -53,6 +55,8 @@ class RowsView:
             access.part = f"{access.value}_run.of(i, {access.value}_first, {access.value}_next)"
         # of operands that rows share every element is loaded before the first row
         self.holds_parts = form.holds_parts(self.plan)
+        self.finishes = form.finishes and finishes(self.plan)
+        self.finals = [text.result(r) for r in self.plan.finals] if self.finishes else []
         for state in (a for a in self.scalars if a.updated):
             # who writes it; of rows in pieces nothing else is made of it
             state.reader = "live && lane == 0" if self.plan.pieces else "live"
@@ -66,7 +70,8 @@ class RowsView:
         context, own = self.context(), map(Parameter, ("rows", *self.form.own, *published))
         name = self.form.name
         lengths = self.plan.inner if self.form.sized else ()
-        parameters = row_parameters(self.text, used, own, lengths=lengths)
+        tensors = (*self.text.reads, *self.text.writes, *self.finals)
+        parameters = row_parameters(self.text, used, own, tensors, lengths=lengths)
         return form_record(self.text, name, f"rows/{name}", context, parameters)
 
     def context(self) -> Context:
@@ -118,6 +123,7 @@ class RowsView:
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
         sums = all(c.op == "sum" for c in text.columns)
+        accumulators = [replace(c, result=self._result(c)) for c in text.columns]
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
             "flags": text.flags(text.reads) | self._ones(),
@@ -155,10 +161,11 @@ class RowsView:
             "levels": phases[:-1],
             "left": sum(left(self.plan)),
             "final": phases[-1],
-            "columns": text.columns,
+            "finishes": self.finishes,
+            "columns": accumulators,
+            "stored": [c for c in accumulators if self.form.stored and c.wide and c.op != "moments"],
             "declarations": declared + self.partial.declared,
             "vector_columns": [c for c in moments if not c.wide],
-            "first": any(c.wide and c.op != "moments" for c in text.columns),
             "gathered": any(c.op != "moments" for c in text.columns),
             "parts": any(c.op == "moments" and c.wide for c in text.columns),
             "called": "column sum" if sums else "accumulator",
@@ -168,6 +175,11 @@ class RowsView:
             "held": body.held,
             "rounded": list(body.rounded.values()),
         }
+
+    def _result(self, column: ColumnText) -> Context | None:
+        """How the result that an accumulator is is stored, where this form may do that."""
+        found = (a for a in self.finals if a.tensor in column.wanted_by)
+        return next((store_of(self.text, a) for a in found), None)
 
     def _begins(self, stores: list[Context]) -> str:
         """Where a row begins of some operand that has all rows, or of a result."""

@@ -23,10 +23,11 @@ class RowBlocks:
     `resident` where each `walks` from one segment to the next; `split`: columns of a row that a block takes.
     `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
     together where parts of rows are, and how many such runs a part has. `words` and `published`: of bits, and
-    floats, by which blocks that share a row meet. `launches`: of the kernel. `wide`: whether indices need 64
-    bits, or are to have them. `paired`: whether the kernel has texts for few rows and for many. `far`: row
-    offsets always have 64 bits, so that a kernel in two texts has no third. (Others may lack the registers,
-    and have a text for far rows.)
+    floats, by which blocks that share a row meet. `launches`: of the kernel. `finishes`: whether blocks store
+    what partials would be added up for, where there is one; `leaves`: whether they leave anything there.
+    `wide`: whether indices need 64 bits, or are to have them. `paired`: whether the kernel has texts for few
+    rows and for many. `far`: row offsets always have 64 bits, so that a kernel in two texts has no third.
+    (Others may lack the registers, and have a text for far rows.)
     """
 
     def __init__(
@@ -64,6 +65,9 @@ class RowBlocks:
         several = schedule.members > 1
         meeting, apart = several and form.meets, several and form.streams
         self.launches = kernel.launches if apart else 1
+        one = kernel.finishes and form.finishes and self.partials == 1
+        self.finishes = one and call.aligned(call.present(kernel.finals))
+        self.leaves = not self.finishes or (form.streams and self.rows > 1)
         self.words = self.blocks * words_of(schedule.members) if meeting else 0
         left = kernel.left * self.rows * self.segments if apart else 0
         self.published = schedule.members * (self.blocks * kernel.cooperative if meeting else left)

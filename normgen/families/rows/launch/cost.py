@@ -25,7 +25,7 @@ def moved(rows: RowBlocks) -> dict[str, int]:
         found[words_name(kernel)] += 3 * rows.words * BIT_WORD
     if rows.published:
         found[published_name(kernel)] += 2 * rows.published * DTYPES["f32"].bytes
-    for column in rows.columns:
+    for column in rows.columns if rows.leaves else ():
         floats = 2 * prod(rows.partials_of(column))
         if streams and column.wide:
             # Too long for registers, it is in memory: read and written again by each further row, and

@@ -107,7 +107,7 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         sums."""
         rows = _blocks(kernel, schedule, call)
         workspace = (
-            *((partial_name(kernel, c), rows.partials_of(c), "f32") for c in rows.columns),
+            *((partial_name(kernel, c), rows.partials_of(c), "f32") for c in rows.columns if rows.leaves),
             *([(words_name(kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
             *([(published_name(kernel), (rows.published,), "f32")] if rows.published else []),
         )
@@ -217,6 +217,8 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         rows.most_of_segment(),
         rows.kernel.kept[:-1] if rows.far else None,
         form.sized,
+        rows.finishes and few_segments is None,
+        rows.leaves,
     )
     launches = (
         accumulating.launch(

@@ -69,6 +69,7 @@ class Form:
     tags: bool = False  # loads may be tagged for the cache
     word_stores: bool = False  # misaligned rows are stored by aligned words
     by_words: bool = False  # memory is read in whole words, whatever the vectors
+    finishes: bool = False  # where one unit has all rows it stores what is accumulated as results
     sized: bool = False  # lengths of rows are arguments of its text
     rounds: int = 1  # blocks that walk over the rows, per resident block: the later ones even out the work
 
@@ -125,6 +126,7 @@ _PIPELINE = Form(
     slots=_pipeline_slots,
     covers=True,
     pipelined=True,
+    finishes=True,
 )
 
 FORMS: Mapping[str, Form] = MappingProxyType(
@@ -214,6 +216,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             deep=lambda s: 8 if s.members > 1 and s.vector <= 2 else 4,
             slots=lambda s: s.items,
             streams=True,
+            finishes=True,
         ),
         # Rows that blocks share, where nothing is exchanged.
         "split": Form(
