@@ -37,6 +37,14 @@ def package(
         return _package(definition, derived, forward, backward_too)
 
 
+def package_of(definition: Definition, ways: Iterable[PlannedStrategy]) -> Package:
+    """The package of a program that is planned already, as its forward."""
+    with limited(definition, "planning"):
+        made = package(definition, forward=False)
+        forward = _pass(definition.program, definition.source, ways, frozenset(), (), frozenset())
+        return replace(made, forward=forward)
+
+
 def _package(
     definition: Definition, derived: Program | None, with_forward: bool, with_backward: bool
 ) -> Package:

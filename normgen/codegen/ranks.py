@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from normgen.codegen.package import package
+from normgen.codegen.package import package, package_of
 from normgen.codegen.refusals import fault
 from normgen.codegen.runs import local_definition
 from normgen.codegen.strategies.ranks import Spread, spread
+from normgen.codegen.strategies.told import number_of, told_program, told_strategy
 from normgen.diagnostics import Source, SpecError
 from normgen.ir.kinds import Unspreadable
 from normgen.ir.nodes import Axes, Expr, walk
 from normgen.ir.program import Definition, Program, Tensor
+from normgen.kernel.group import Misfit
 from normgen.package.records import Package, TensorRecord
-from normgen.package.spread import SpreadRecord, StageRecord
+from normgen.package.spread import SpreadRecord, StageRecord, ToldRecord
 
 __all__ = [
     "Spread",
@@ -22,6 +24,7 @@ __all__ = [
     "signature_package",
     "spread_program",
     "spread_record",
+    "told_record",
     "wanted_part",
 ]
 
@@ -62,6 +65,27 @@ def spread_record(
         counts=tuple((names.count(axis), axis) for axis in sorted(names.axes)),
         own=tuple(made.own.items()),
     )
+
+
+def told_record(
+    definition: Definition, program: Program, axes: Iterable[str], whole: Iterable[str], ranks: int
+) -> ToldRecord | None:
+    """The local programs of a direction as one kernel, which exchanges by words with those of the other
+    ranks; None where there is none. Raises what `spread_record` does."""
+    made = spread_program(definition, program, axes, whole)
+    names = made.names
+    try:
+        found, channel = told_program(made, ranks)
+        planned = told_strategy(found)
+    except Misfit:
+        return None
+    compiled = package_of(Definition(found, (), (), definition.source, ()), (planned,))
+    told = [_told(r.tensor) for r in made.rounds[0].results if r.tensor.role == "temporary"]
+    (kernel,) = compiled.forward.kernels
+    if any(each.axes != kernel.kept for each in told):
+        return None
+    counts = ((number_of(names.count(axis), k), axis, k) for axis in sorted(names.axes) for k in range(ranks))
+    return ToldRecord(compiled, channel, tuple(told), tuple(counts))
 
 
 def signature_package(definition: Definition, derived: Program | None) -> Package:

@@ -49,12 +49,14 @@ from normgen.ir.nodes import (
     Const,
     Expr,
     Extent,
+    InOrder,
     Load,
     Mul,
     Reduce,
     Round,
     Scalar,
     Select,
+    Told,
     Window,
     children,
     make,
@@ -89,6 +91,7 @@ __all__ = [
     "div",
     "extent",
     "factors",
+    "in_order",
     "load",
     "minus",
     "mul",
@@ -103,6 +106,7 @@ __all__ = [
     "select",
     "sub",
     "terms",
+    "told",
     "walk",
     "window_sum",
 ]
@@ -178,6 +182,20 @@ def round_to(value: Value, to: str) -> Expr:
     if node is ZERO or (isinstance(node, Round) and node.to == to):
         return node
     return make(Round, node.axes, node, to)
+
+
+# -------------------------------------------------------------------------------- ranks
+
+
+def told(channel: Expr, values: tuple[Expr, ...], which: int, rank: int) -> Expr:
+    """What a rank tells of the value at `which` of those that ranks exchange together."""
+    return make(Told, axes_of(values), channel, values, which, rank)
+
+
+def in_order(values: Iterable[Expr]) -> Expr:
+    """A sum whose terms are added one after the other."""
+    found = tuple(values)
+    return found[0] if len(found) == 1 else make(InOrder, axes_of(found), found)
 
 
 # -------------------------------------------------------------------------------- reductions
@@ -265,6 +283,10 @@ def rebuild(node: Expr, args: tuple[Expr, ...], real: bool = False) -> Expr:
             return window_sum(args[0], window, real=real)
         case Select():
             return select(*args)
+        case Told(which=which, rank=rank):
+            return told(args[0], args[1:], which, rank)
+        case InOrder():
+            return in_order(args)
         case _:
             return node
 

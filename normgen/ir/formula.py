@@ -15,12 +15,14 @@ from normgen.ir.nodes import (
     Const,
     Expr,
     Extent,
+    InOrder,
     Load,
     Mul,
     Reduce,
     Round,
     Scalar,
     Select,
+    Told,
     children,
 )
 from normgen.ir.notation import (
@@ -91,6 +93,10 @@ def _write(node: Expr, done: Mapping[Expr, Piece], to: Notation) -> Piece:
     match node:
         case Const(value=value):
             return to.number(value)
+        case Told(values=values, which=which, rank=rank):
+            return to.call(f"rank{rank}", [done[values[which]]])
+        case InOrder(terms=values):
+            return to.sum([(False, done[each]) for each in values])
         case Scalar(name=name) | Load(tensor=name):
             return to.name(name)
         case Extent(axis=axis):

@@ -119,10 +119,26 @@ class Select(Expr):
     otherwise: Expr
 
 
-_RANK: dict[type[Expr], int] = {
-    kind: rank
-    for rank, kind in enumerate((Const, Extent, Scalar, Load, Reduce, Call, Select, Round, Mul, Add))
-}
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Told(Expr):
+    """What one of several ranks tells the others of a value: the one at `which` of those that all of them
+    exchange together. `channel`: the load of what says where that is done."""
+
+    channel: Expr
+    values: tuple[Expr, ...]
+    which: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class InOrder(Expr):
+    """A sum whose terms are added one after the other, from the first one on."""
+
+    terms: tuple[Expr, ...]
+
+
+_KINDS = (Const, Extent, Scalar, Load, Reduce, Call, Select, Round, Mul, Add, Told, InOrder)
+_RANK: dict[type[Expr], int] = {kind: rank for rank, kind in enumerate(_KINDS)}
 _INTERNED: dict[str, Expr] = {}
 Node = TypeVar("Node", bound=Expr)
 
@@ -174,6 +190,10 @@ def children(node: Expr) -> tuple[Expr, ...]:
             return (arg,)
         case Select(condition=condition, then=then, otherwise=otherwise):
             return condition, then, otherwise
+        case Told(channel=channel, values=values):
+            return channel, *values
+        case InOrder(terms=terms):
+            return terms
         case _:
             return ()
 

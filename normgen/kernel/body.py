@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
-from normgen.ir.nodes import is_condition
+from normgen.ir.nodes import Told, is_condition
 from normgen.ir.program import made_of_cotangents
 from normgen.ir.show import show
 from normgen.ir.ties import computed_ties
@@ -49,6 +49,7 @@ class Body:
         self._place = {s: k + 1 for k, level in enumerate(levels) for s in level.sums}
         self._bindings = text.bindings
         self._hoisted_bindings: dict[Expr, Expr] = {}
+        self._told: dict[tuple[Expr, ...], str] = {}  # what all ranks have, by what each tells
         self.levels = levels
         roots = plan.roots + [e for c in plan.columns for e in c.last]
         below = set(walk(*roots))
@@ -108,6 +109,8 @@ class Body:
     def row_value(self, node: Expr) -> str:
         """The text of a value of the row, after giving it and what it shares with others a name."""
         for n in walk(node, into=self._parts_of_row):
+            if isinstance(n, Told):
+                self._name_told(n)
             if self.rates.atomic(n) or not self.rates.per_row(n) or is_condition(n):
                 continue
             binding = self._bindings.get(n)
@@ -132,6 +135,16 @@ class Body:
             self.before.append((node, statement))
         else:
             self.phases[place - 1].rows.append(statement)
+
+    def _name_told(self, node: Told) -> None:
+        """Have ranks exchange values of a row, after the last reduction that these need."""
+        if node.values not in self._told:
+            values = ", ".join(map(self.row_value, node.values))
+            name = self._told[node.values] = self._names.take("told")
+            place = max(map(self.place, node.values))
+            statement = f"const auto {name} = peers.exchange(row, rows, live, {values});"
+            self.phases[place - 1].rows.append(statement)
+        self._printer.names[node] = f"{self._told[node.values]}.value[{node.which}][{node.rank}]"
 
     def called(self, node: Expr, name: str) -> str:
         """What a value of the row is called in expressions. Kernels whose threads own several rows say which

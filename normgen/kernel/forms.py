@@ -83,13 +83,13 @@ def parameters_for(
     it computes. `lengths`: axes whose lengths it needs besides; those of `fixed` are constants of the text.
     `tensors`, `columns`: what it reads and writes, and its accumulators, where those are not the rows'.
     """
-    plan, nodes = text.plan, set(walk(*used))
+    plan, nodes, channel = text.plan, set(walk(*used)), text.plan.channel
     operands = [a.operand for a in (*tensors,) or (*text.reads, *text.writes)]
     wanted = {*lengths, *(n.axis for n in nodes if isinstance(n, Extent))} - set(fixed)
     axes = (*plan.kept, *plan.inner)
     scalars = {n.name for n in nodes if isinstance(n, Scalar)}
     found = (
-        *(Parameter("pointer", o.tensor.name) for o in operands),
+        *(Parameter("channel" if o.tensor.name == channel else "pointer", o.tensor.name) for o in operands),
         *(Parameter("partial", c.name) for c in (text.columns if columns is None else columns)),
         *(Parameter("stride", o.tensor.name, axis) for o in operands for axis in steps(o)),
         *(Parameter("size", axis=a) for a in (*axes, *sorted(wanted - set(axes))) if a in wanted),
@@ -152,6 +152,8 @@ def declare(text: KernelText, parameter: Parameter) -> str:
             elif not access.updated:
                 kind = f"const {kind}"
             return f"{kind} {text.ids[name]}_ptr"
+        case "channel":
+            return f"const ChannelRecord* {text.ids[name]}_ptr"
         case "partial":
             return f"float* {name}_partial"
         case "stride":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -80,14 +81,17 @@ def exponentials_of(levels: tuple[Level, ...]) -> Exponentials | None:
     return None
 
 
-def moments_of(levels: tuple[Level, ...], roots: list[Expr]) -> Moments | None:
-    """One exchange does for sum(v) and the sums of c = v - mean and c^2, where nothing else is summed."""
+def moments_of(levels: tuple[Level, ...], roots: list[Expr], summed: Collection[Expr] = ()) -> Moments | None:
+    """One exchange does for sum(v) and the sums of c = v - mean and c^2, where nothing else is summed.
+    `summed`: the values that all sums are for, where others may have differences of v too."""
     if len(levels) < 2 or len(levels[0].sums) != 1 or levels[0].sums[0].op != "sum":
         return None
     total, second = levels[0].sums[0], levels[1]
     centred = squares = None
     differences = [
-        n for n in walk(*roots) if isinstance(n, Call) and n.op == "minus" and n.args[0] is total.arg
+        n
+        for n in walk(*(summed or roots))
+        if isinstance(n, Call) and n.op == "minus" and n.args[0] is total.arg
     ]
     if len(differences) != 1:
         return None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from normgen.ir.expr import Expr, Reduce, round_to, walk
+from normgen.ir.expr import Expr, Load, Reduce, round_to, walk
+from normgen.ir.nodes import Told
 from normgen.ir.program import Binding, Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.group import Group, Order
@@ -36,7 +37,7 @@ class KernelPlan(RowAxes):
     `results` are written by the rows themselves; `finals` from column sums, by the second-stage kernel.
     `segment` are the kept axes that some column sum keeps, or that operands shared by the rows of a purely
     elementwise kernel have: a block works within one segment. `shared`: blocks
-    share every row, whatever its length.
+    share every row, whatever its length. `told`: what ranks tell each other of a row within the kernel.
     """
 
     name: str
@@ -55,11 +56,17 @@ class KernelPlan(RowAxes):
     scalars: tuple[str, ...]
     shared: bool = False
     pieces: Order = ()
+    told: tuple[Told, ...] = ()
 
     @property
     def roots(self) -> list[Expr]:
         """What the rows write."""
         return [r.expr for r in self.results]
+
+    @property
+    def channel(self) -> str:
+        """The operand that says where ranks tell that; empty where they tell nothing."""
+        return next((n.channel.tensor for n in self.told if isinstance(n.channel, Load)), "")
 
     @property
     def wanted(self) -> int:
@@ -165,7 +172,9 @@ def kernel_plan(
     roots = [r.expr for r in direct] + [c.value for c in columns]
     levels = levels_of(roots, frozenset(inner))
     read, read_last = loads_below(roots, frozenset()), loads_below([r.expr for r in finals], known)
-    present = set(walk(*group.roots))  # a `let` that nothing uses may reduce other axes
+    nodes = list(walk(*group.roots))
+    told = tuple(n for n in nodes if isinstance(n, Told))
+    present = set(nodes)  # a `let` that nothing uses may reduce other axes
     return KernelPlan(
         name=group.name,
         kept=kept,
@@ -177,11 +186,12 @@ def kernel_plan(
         columns=columns,
         finals=finals,
         segment=tuple(a for a in kept if any(a in c.kept and not c.part for c in columns)),
-        moments=moments_of(levels, roots),
+        moments=moments_of(levels, roots, [value for each in told for value in each.values]),
         exponentials=exponentials_of(levels),
         bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
         pieces=pieces,
+        told=told,
     )
 
 

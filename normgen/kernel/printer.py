@@ -15,7 +15,22 @@ import numpy as np
 from normgen.dtypes import DTYPES
 from normgen.ir.algebra import negated
 from normgen.ir.expr import ONE, Add, mul, power, walk
-from normgen.ir.nodes import Axes, Call, Const, Expr, Extent, Load, Mul, Reduce, Round, Scalar, Select, make
+from normgen.ir.nodes import (
+    Axes,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    InOrder,
+    Load,
+    Mul,
+    Reduce,
+    Round,
+    Scalar,
+    Select,
+    Told,
+    make,
+)
 from normgen.ir.primitives import PRIMITIVES
 from normgen.kernel.powers import HIGH, repeated
 from normgen.package.operands import axis_name
@@ -91,7 +106,9 @@ class Printer:
                     _SELECT,
                     f"{self.text(condition, _OR)} ? {self.text(then, _OR)} : {self.text(otherwise)}",
                 )
-            case Load() | Scalar() | Reduce():
+            case InOrder(terms=terms):
+                return _SUM, " + ".join(self.text(term, _PRODUCT) for term in terms)
+            case Load() | Scalar() | Reduce() | Told():
                 raise AssertionError(f"{node!r} has no name here")
         raise AssertionError(type(node))
 

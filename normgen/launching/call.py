@@ -182,7 +182,7 @@ class Call:
             pointer = isinstance(value, Slot) or p.kind in ("pointer", "partial", "published")
             return value, "P" if pointer else "i" if p.kind in _INTEGERS else index
         match p.kind:
-            case "pointer":
+            case "pointer" | "channel":
                 return (Slot("pointer", p.name) if p.name in self.operands else 0), "P"
             case "stride":
                 operand = self.operands.get(p.name)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class NoSchedule(LookupError):
+    """A call that no strategy of a pass fits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Support:
     """Whether a kernel can run in a call, and where not, why."""

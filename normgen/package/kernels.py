@@ -125,7 +125,12 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     @property
     def selective(self) -> bool:
         """Whether it has no form for rows of any length."""
-        return self.one_shot or bool(self.folded)
+        return self.one_shot or bool(self.folded) or self.tells
+
+    @property
+    def tells(self) -> bool:
+        """Whether ranks that share a row tell each other of it, in the kernel itself."""
+        return any(p.kind == "channel" for form in self.forms for p in form.parameters)
 
     @property
     def accumulates(self) -> bool:

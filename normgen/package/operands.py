@@ -123,7 +123,8 @@ class AccumulatorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
+    """A kernel parameter. `kind`: pointer (of tensor `name`), channel (the same, of what says how
+    to reach other ranks), partial (of column sum `name`), stride (of
     tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, team (threads
     of a thread group in one block), members (blocks that share a row), columns, split (columns
     of a row that a block takes), blocks (per segment), words (of bits that tell blocks which share a row what
@@ -140,6 +141,8 @@ class Parameter:
         match self.kind:
             case "pointer":
                 return f"address of {self.name}"
+            case "channel":
+                return f"address of {self.name}, by which ranks exchange"
             case "partial":
                 return f"scratch: what blocks leave of {self.name}"
             case "stride":

@@ -45,3 +45,18 @@ class SpreadRecord:
     lengths: tuple[tuple[str, str], ...]
     counts: tuple[tuple[str, str], ...]
     own: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRecord:
+    """One direction whose axes are spread, as a kernel that tells the other ranks what they need.
+
+    `package` has a forward alone. `channel`: the operand that says where ranks exchange. `told`: what they
+    do, of which the kernel tells the values of each row. `counts`: (a number that it takes, a spread axis, a
+    rank): the length of the axis on that rank.
+    """
+
+    package: Package
+    channel: str
+    told: tuple[TensorRecord, ...]
+    counts: tuple[tuple[str, str, int], ...]

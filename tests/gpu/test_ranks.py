@@ -1,5 +1,5 @@
-"""Norms whose axes are spread over two GPUs, by NCCL and by words in their memory, beside those of one
-process: `make test-gpus`."""
+"""Norms whose axes are spread over two GPUs, by NCCL and by words in their memory, also within kernels,
+beside those of one process: `make test-gpus`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if torch.cuda.device_count() < 2:
     pytest.skip("there are no two GPUs", allow_module_level=True)
 
 
-@pytest.fixture(scope="module", params=["collective", "words"])
+@pytest.fixture(scope="module", params=["collective", "words", "words-within"])
 def two(request, tmp_path_factory):
     variables = {processes.SET: "gpu", "NORMGEN_TEST_RANKS_ON": "cuda", "NORMGEN_RANKS_ENGINE": request.param}
     from tests.torch.gloo import faults

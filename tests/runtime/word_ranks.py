@@ -16,12 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
+from normgen.api import read_definition
+from normgen.codegen.ranks import told_record
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import DTYPES
+from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.words import (
     CHUNK,
     COUNTERS,
     MOST_BLOCKS,
+    RECORD_WORDS,
     Channel,
     PeerLate,
     channel_words,
@@ -46,7 +50,8 @@ class Rank:
 
     def __post_init__(self):
         self.buffers = [self._buffer(k) for k in range(self.ranks)]
-        self.counters, self.fault = np.zeros(COUNTERS, np.uint32), np.zeros(1, np.uint64)
+        self.record, self.fault = np.zeros(RECORD_WORDS, np.uint64), np.zeros(1, np.uint64)
+        self.counters = self.record[: COUNTERS // 2].view(np.uint32)
         slots = tuple(each.ctypes.data for each in self.buffers)
         self.channel = Channel(slots, self.counters.ctypes.data, self.fault.ctypes.data, CAPACITY, self.rank)
         self.executor = HostExecutor(order=self.rank % 3, seed=self.rank)  # blocks in another order on each
@@ -65,6 +70,13 @@ class Rank:
         made = np.zeros_like(part)
         self._run(sum_launch(self.ranks, len(part), dtype), part, made, len(part))
         return made
+
+    def told(self, norm, x, w, length):
+        """A call of a kernel that exchanges itself, for rows of so many elements on all ranks."""
+        self.record[COUNTERS // 2 :] = self.channel.record(self.seconds)
+        peers = self.record[:1].view(np.float32)[:1].reshape(())
+        numbers = {each.name: float(length) for each in norm.package.attrs if each.name.startswith("size")}
+        return norm.forward(x, w, peers, **numbers)
 
     def _run(self, launch, given, made, count):
         function = self.executor.function(launch.source, launch.entry, 0)
@@ -135,7 +147,58 @@ def one_stops(mine):
     assert mine.late.epoch == LATE + 1 and mine.late.rank == 1 and mine.late.place < count
 
 
-TASKS = {each.__name__: each for each in (gathers, epochs_begin_anew, sums, one_stops)}
+def told_norm(mine):
+    """rmsnorm, rows of which so many ranks share."""
+    definition = read_definition("rmsnorm", {})
+    record = told_record(definition, definition.program, ("D",), (), mine.ranks)
+    return Norm(record.package, executors=lambda _: mine.executor)
+
+
+def rows_tell_of_themselves(mine):
+    """Kernels of other schedules on each rank, and on some a kernel that exchanges alone. All come to the
+    same bits."""
+    norm, chance = told_norm(mine), np.random.default_rng(mine.rank)
+    for call, (rows, run) in enumerate([(1, 8), (5, 3), (64, 40), (7, 1000), (300, 16), (3, 5)] * 3):
+        runs = [run * (1 + rank % 2) for rank in range(mine.ranks)]
+        every = [told_by(rank, call, rows * n).reshape(rows, n) for rank, n in enumerate(runs)]
+        x, length = every[mine.rank], sum(runs)
+        time.sleep(chance.choice([0, 0, 0.003]))
+        if (call + mine.rank) % 4 == 3:
+            squares = mine.gather((x.astype(np.float64) ** 2).sum(1).astype(np.float32))
+            rstd = 1 / np.sqrt(squares.sum(0) / np.float32(length) + 1e-6)
+        else:
+            w = told_by(mine.rank, call, x.shape[1])
+            y, rstd = mine.told(norm, x, w, length)
+            assert np.allclose(y, x * rstd[:, None] * w, rtol=1e-5, atol=1e-6)
+        mean = sum((each.astype(np.float64) ** 2).sum(1) for each in every) / length
+        assert np.allclose(rstd, 1 / np.sqrt(mean + 1e-6), rtol=1e-5), f"call {call}"
+        found = mine.gather(rstd.astype(np.float32))
+        within = [rank for rank in range(mine.ranks) if (call + rank) % 4 != 3]
+        assert all(np.array_equal(found[rank], found[within[0]]) for rank in within)
+    assert mine.counters[1:].tolist() == [0, 0, 0] and mine.late is None
+
+
+def one_tells_no_row(mine):
+    """Who waits within a kernel gives up after a while, once, and has NaN in all rows that need it."""
+    last, norm = mine.ranks - 1, told_norm(mine)
+    mine.seconds = 1.0 if mine.rank == 0 else 200.0
+    x, w = np.ones((6, 12), np.float32), np.ones(12, np.float32)
+    mine.seconds, patience = 200.0, mine.seconds
+    assert np.allclose(mine.told(norm, x, w, 12 * mine.ranks).y, 1)
+    mine.seconds = patience
+    if mine.rank:
+        return
+    begin = time.monotonic()
+    for _ in range(2):
+        assert np.isnan(mine.told(norm, x, w, 12 * mine.ranks).y).all()
+    assert time.monotonic() - begin < 2 * mine.seconds + 5
+    assert mine.late.epoch == 2 and 1 <= mine.late.rank <= last and mine.late.place < len(x)
+
+
+TASKS = {
+    each.__name__: each
+    for each in (gathers, epochs_begin_anew, sums, one_stops, rows_tell_of_themselves, one_tells_no_row)
+}
 
 
 def main(task, rank, ranks, folder):

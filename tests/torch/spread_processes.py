@@ -29,6 +29,7 @@ from tests.torch.spread_known import (
     images_with_channels_innermost,
     known_calls_are_told_from_others,
 )
+from tests.torch.spread_told import TOLD
 from tests.torch.spread_words import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
 from tests.torch.spreading import CLOSE, own_run, same, spread_examples
 
@@ -327,6 +328,7 @@ SETS = {
         batch_norm_by_all_batches,
         a_rank_that_stops_is_an_error,
     ),
-    "gpu": (*_ANYWHERE, graphs_exchange_anew, *ON_GPUS, a_rank_that_stops_is_an_error),
+    "within": (*TOLD, known_calls_are_told_from_others, a_rank_that_stops_is_an_error),
+    "gpu": (*_ANYWHERE, *TOLD, graphs_exchange_anew, *ON_GPUS, a_rank_that_stops_is_an_error),
 }
 CHECKS = SETS[os.environ.get(SET, "two")]

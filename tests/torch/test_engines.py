@@ -127,7 +127,9 @@ def test_all_reach_the_memory_of_all(monkeypatch, mine, theirs, why):
 
 def test_an_unknown_engine_is_refused(monkeypatch):
     monkeypatch.setenv(engine.VARIABLE, "nccl")
-    with pytest.raises(ValueError, match="NORMGEN_RANKS_ENGINE is nccl: it is auto, words or collective"):
+    with pytest.raises(
+        ValueError, match="NORMGEN_RANKS_ENGINE is nccl: it is auto, words, words-within or collective"
+    ):
         engine.wish()
 
 

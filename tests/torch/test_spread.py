@@ -72,6 +72,18 @@ def test_processes_that_exchange_words_have_the_results_of_one(name, words):
         assert not fault[name], fault[name]
 
 
+@pytest.fixture(scope="module")
+def within(tmp_path_factory):
+    variables = {processes.SET: "within", WORDS_ON_HOST: "1", ENGINE: "words-within"}
+    return faults(MODULE, 3, tmp_path_factory.mktemp("within"), variables)
+
+
+@pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["within"]])
+def test_processes_whose_kernels_exchange_words_have_the_results_of_one(name, within):
+    for fault in within:
+        assert not fault[name], fault[name]
+
+
 @pytest.mark.thorough
 def test_every_spec_on_three_processes_has_the_results_of_one(tmp_path):
     """One of which has no elements."""

@@ -55,8 +55,7 @@ class Names:
 
 def names_for(program: Program, axes: Axes) -> Names:
     """Names that are free in a program."""
-    tensors = (*program.operands, *(r.tensor for r in program.results))
-    taken = {t.name for t in tensors} | {b.name for b in program.bindings} | {a.name for a in program.attrs}
+    taken = _taken(program)
 
     def free(prefix: str) -> str:
         tried = (f"{prefix}{k}_" if k > 1 else f"{prefix}_" for k in count(1))
@@ -65,6 +64,19 @@ def names_for(program: Program, axes: Axes) -> Names:
     theirs = {a.name for a in program.axes}
     rank = next(r for r in chain(("Rank",), (f"Rank{k}" for k in count(2))) if r not in theirs)
     return Names(axes, rank, (free("size"), free("length"), free("count")))
+
+
+def free_name(program: Program, wanted: str) -> str:
+    """A name like this that nothing in a program has."""
+    tried = (f"{wanted}{k}" if k > 1 else wanted for k in count(1))
+    taken = _taken(program)
+    return next(name for name in tried if name not in taken)
+
+
+def _taken(program: Program) -> set[str]:
+    tensors = (*program.operands, *(r.tensor for r in program.results))
+    names = {t.name for t in tensors} | {b.name for b in program.bindings}
+    return names | {a.name for a in program.attrs}
 
 
 def sized(program: Program, names: Names) -> Program:

@@ -34,7 +34,7 @@ class Spread:
     """A program cut for ranks. `placements`: whether a rank has a "shard", the "whole" or a "part" of the sum
     of each result, and of each state's new value as `update:<state>`. `parts`: of each temporary, what kind
     of part of its value a rank tells. `own`: the temporaries that `apply` reads as this rank told them, by
-    the names that it has for these."""
+    the names that it has for these. `uncut`: all results, made of what ranks have told."""
 
     names: Names
     rounds: tuple[Program, ...]
@@ -43,6 +43,7 @@ class Spread:
     placements: Mapping[str, str]
     parts: Mapping[str, Kind]
     own: Mapping[str, str]
+    uncut: Program
 
     @property
     def told(self) -> list[list[Tensor]]:
@@ -180,6 +181,7 @@ class _Spreading:
             placements,
             self.parts,
             {tensor.name: name for tensor, name in own.items()},
+            replace(self.program, results=tuple(results.values()), updates=tuple(updates)),
         )
 
     def _own(self, local: list[Expr]) -> tuple[dict[Tensor, str], dict[Expr, Expr]]:

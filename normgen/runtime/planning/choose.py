@@ -15,7 +15,7 @@ from normgen.launching.knobs import Knobs, full, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.launching.model import microseconds
-from normgen.launching.support import Support
+from normgen.launching.support import NoSchedule, Support
 from normgen.launching.table import Lines as Measured
 from normgen.launching.table import lines_of
 from normgen.locks import cached_property
@@ -137,6 +137,8 @@ def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
     """The alternative that was measured to be fast; else, where texts for images of all sizes are asked for,
     of those that have such alone that with the fewest launches; else that with the least predicted time. Of
     equals the first."""
+    if not found:
+        raise NoSchedule("no strategy fits the call")
     if len(found) == 1:
         return found[0]
     general = [each for each in found if for_all_sizes() and each.serves == {"any"}]

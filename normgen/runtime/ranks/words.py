@@ -21,12 +21,14 @@ THREADS = 256
 CHUNK = 4 * THREADS  # words that a block exchanges at once
 MOST_BLOCKS = 64  # so that many exchanges at the same time leave room for others
 COUNTERS = 4  # of a channel, of 4 bytes: its epoch, chunks taken, blocks done, whether it has given up
+RECORD_WORDS = COUNTERS // 2 + MOST_RANKS + 4  # of a channel, as kernels read it
 ADDED = ("f32", "bf16", "f16")  # what is added up: a word has one element or two
 RULE = (
     f"words in peers' memory where there are at most {MOST_RANKS} ranks, all on one node, and each GPU "
     f"reaches the memory of all others; else by collectives of torch.distributed"
 )
 _FORMAT = "PP" + "P" * MOST_RANKS + "PP" + "qqq" + "i"
+_LONGEST = 2**62  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,17 @@ class Channel:
     def packed(self, given: int, made: int, count: int, seconds: float) -> bytes:
         """The arguments of an exchange of `count` elements, from one address to another. `seconds`: how long
         to wait for a word."""
-        absent = (0,) * (MOST_RANKS - len(self.slots))
-        patience = min(int(seconds * 1e9), 2**62)
-        where = given, made, *self.slots, *absent, self.counters, self.fault
-        return struct.pack(_FORMAT, *where, count, self.capacity, patience, self.rank)
+        where = given, made, *self._every_slot, self.counters, self.fault
+        return struct.pack(_FORMAT, *where, count, self.capacity, _nanoseconds(seconds), self.rank)
+
+    def record(self, seconds: float) -> tuple[int, ...]:
+        """The words behind the counters by which kernels that exchange themselves know the channel
+        (`ChannelRecord` in row_words.cuh)."""
+        return (*self._every_slot, self.fault, self.capacity, _nanoseconds(seconds), self.rank)
+
+    @property
+    def _every_slot(self) -> tuple[int, ...]:
+        return self.slots + (0,) * (MOST_RANKS - len(self.slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,10 @@ class PeerLate:
         """That of a record; None where it is empty."""
         rank = word >> 32 & 0xFF
         return cls(rank - 1, word >> 40 & 0xFFFFFF, word & 0xFFFFFFFF) if rank else None
+
+
+def _nanoseconds(seconds: float) -> int:
+    return min(int(seconds * 1e9), _LONGEST)
 
 
 def channel_words(ranks: int, capacity: int) -> int:

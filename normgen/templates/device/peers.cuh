@@ -24,6 +24,8 @@ using tagged_t = unsigned long long;
 // Of a channel's counters. (Chunks taken, and blocks that are done, are counts of one launch.)
 constexpr int EPOCH = 0, TAKEN = 1, DONE = 2, GIVEN_UP = 3;
 
+constexpr unsigned NOTHING = 0x7fc00000u;  // NaN: what did not come
+
 // How often a thread polls before it looks at the clock. On the host peers are other processes, and
 // the threads of a block take turns.
 #if defined(NORMGEN_HOST)
@@ -60,6 +62,10 @@ __device__ __forceinline__ long long nanoseconds() {
 #endif
 }
 
+// The epoch after another. (0 is that of memory that nobody has written: it is left out, and the
+// halves take turns.)
+__device__ __forceinline__ unsigned next_epoch(unsigned epoch) { return epoch + 1 == 0 ? 2 : epoch + 1; }
+
 // A buffer of each of RANKS ranks, as one of them sees them in one exchange. `capacity`: places of a
 // rank in one half; `patience`: nanoseconds.
 template <int RANKS> struct Channel {
@@ -72,11 +78,9 @@ template <int RANKS> struct Channel {
     int rank;
     unsigned epoch;
 
-    // The epoch of this launch. (0 is that of memory that nobody has written: it is left out, and
-    // the halves take turns.)
+    // The epoch of this launch.
     __device__ __forceinline__ void begin() {
-        epoch = *static_cast<volatile unsigned*>(counters + EPOCH) + 1;
-        if (epoch == 0) epoch = 2;
+        epoch = next_epoch(*static_cast<volatile unsigned*>(counters + EPOCH));
     }
 
     // The next chunk for a block, the same for all its threads.
@@ -144,12 +148,36 @@ template <int RANKS> struct Channel {
         for (int from = RANKS - 1; from >= 0; --from) {
 #pragma unroll
             for (int k = EACH - 1; k >= 0; --k) {
-                const long long place = first + k * step, last = (1 << 24) - 1;
-                const tagged_t where = tagged_t(place < last ? place : last) << 8 | tagged_t(from + 1);
-                if (!is_there(words[from][k])) found = where;
+                if (!is_there(words[from][k])) found = late(from, first + k * step);
             }
         }
-        tell_word(fault, found << 32 | epoch);
+        tell_word(fault, found);
+    }
+
+    // What is recorded of a rank that did not deliver.
+    __device__ __forceinline__ tagged_t late(int from, long long place) const {
+        const long long last = (1 << 24) - 1;
+        const tagged_t where = tagged_t(place < last ? place : last) << 8 | tagged_t(from + 1);
+        return where << 32 | epoch;
+    }
+
+    // The bits that a rank tells at one place, when they have come; or, once this channel has given
+    // up, those of a NaN.
+    __device__ __forceinline__ unsigned await_bits(const tagged_t* mine, int from, long long place) const {
+        const tagged_t* const at = mine + slot(from, place);
+        tagged_t word = look_word(at);
+        if (is_there(word)) return unsigned(word);
+        const long long start = nanoseconds();
+        for (unsigned polls = 1; !is_there(word = look_word(at)); ++polls) {
+            if (polls % POLLS) continue;
+            if (*static_cast<volatile unsigned*>(counters + GIVEN_UP)) return NOTHING;
+            if (nanoseconds() - start > patience) {
+                if (!atomicExch(counters + GIVEN_UP, 1u)) tell_word(fault, late(from, place));
+                return NOTHING;
+            }
+            __nanosleep(100);
+        }
+        return unsigned(word);
     }
 
     // The last block of a launch counts it.

@@ -3,7 +3,6 @@
 // `Element` of what is added up, and THREADS. Threads have EACH words of a chunk.
 
 constexpr int EACH = 4, CHUNK = THREADS * EACH;
-constexpr unsigned NOTHING = 0x7fc00000u;  // NaN: what did not come
 
 // Slots of ranks that there are not are null.
 #define PEERS                                                                                       \

@@ -17,8 +17,9 @@ from normgen.torch.ranks.board import Board
 from normgen.torch.ranks.sites import Site
 
 VARIABLE = "NORMGEN_RANKS_ENGINE"
-WORDS, COLLECTIVE = "words", "collective"
-ENGINES = ("auto", WORDS, COLLECTIVE)
+# (words within: by the kernels that need them, where there are such; else by kernels of their own)
+WORDS, WITHIN, COLLECTIVE = "words", "words-within", "collective"
+ENGINES = ("auto", WORDS, WITHIN, COLLECTIVE)
 USUAL = COLLECTIVE  # where the variable says nothing
 UNDECIDED = "undecided: ranks agree in their first exchange"
 _WHAT = "the choice of how ranks exchange"

@@ -18,7 +18,7 @@ from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import NodeRanks
 from normgen.torch import private
 from normgen.torch.ranks.board import Board, node_ranks
-from normgen.torch.ranks.engine import COLLECTIVE, UNDECIDED, WORDS, refusal, wish
+from normgen.torch.ranks.engine import COLLECTIVE, UNDECIDED, WITHIN, WORDS, refusal, wish
 from normgen.torch.ranks.sites import SITES
 from normgen.torch.ranks.words import Unfit, Words
 
@@ -110,6 +110,16 @@ class ProcessRanks:
         the order of ranks, and rounded once. None where words in peers' memory do not go, or are too many."""
         words = self._by_words(part)
         return words.sum(part) if words else None
+
+    def tells_within(self, like: torch.Tensor) -> bool:
+        """Whether kernels on the device of this tensor may exchange words themselves. All ranks of a group
+        ask in the same exchange where it is open what exchanges."""
+        return self._by_words(like) is not None and wish() == WITHIN
+
+    def channel(self, words: int) -> torch.Tensor | None:
+        """What tells a kernel where to exchange so many words of a rank itself, where ranks have words; None
+        where they are too many. To be asked for once for each launch."""
+        return self._words.channel(words) if self._words is not None else None
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         words = self._by_words(tensor) if tensor.dtype == torch.float32 else None

@@ -12,7 +12,7 @@ from normgen.diagnostics import SpecError
 from normgen.locks import cached_property
 from normgen.package.direction import directions
 from normgen.package.records import Package
-from normgen.package.spread import SpreadRecord
+from normgen.package.spread import SpreadRecord, ToldRecord
 from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import SpreadDirection
 from normgen.runtime.ranks.norm import SpreadNorm
@@ -84,7 +84,14 @@ class _SpreadLevel(Level):
         def last(wanted: tuple[str, ...]) -> SpreadRecord | None:
             return self._channels_last(outline.direction.name, wanted)
 
-        return SpreadStep(outline, self._spread[outline.direction.name], self._where.ranks, cut, last)
+        def told(wanted: tuple[str, ...]) -> ToldRecord | None:
+            from normgen.codegen.ranks import told_record, wanted_part
+
+            definition, where = self.compilation.definition, self._where
+            program = wanted_part(outline.program(), wanted)
+            return told_record(definition, program, where.axes, where.whole, where.ranks.size)
+
+        return SpreadStep(outline, self._spread[outline.direction.name], self._where.ranks, cut, last, told)
 
     @cached_property
     def _last(self) -> Compilation | None:

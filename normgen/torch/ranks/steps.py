@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from normgen.devices.executors import keeps_calls
 from normgen.ir.channels_last import has_channels
 from normgen.launching.layout import shape_of
 from normgen.locks import cached_property, new_reentrant_lock
-from normgen.package.spread import SpreadRecord
+from normgen.package.spread import SpreadRecord, ToldRecord
 from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.direction import Run, SpreadDirection
 from normgen.runtime.ranks.group import RankCall, run_alone
@@ -26,7 +27,9 @@ from normgen.torch.float64 import dtype_of, element_types
 from normgen.torch.ranks.eager import recorder
 from normgen.torch.ranks.float64 import interpreted
 from normgen.torch.ranks.group import ProcessRanks, TensorMemory
-from normgen.torch.ranks.known import Along, KnownCall, Outer, StageNorms
+from normgen.torch.ranks.known import KnownCall, StageNorms
+from normgen.torch.ranks.local import Along, Outer
+from normgen.torch.ranks.told import ToldNorm
 from normgen.torch.steps import Outline, Recorder, Step, without_data
 
 if TYPE_CHECKING:
@@ -44,14 +47,17 @@ class SpreadStep(Step):
         ranks: ProcessRanks,
         cut: Callable[[tuple[str, ...]], Spread],
         channels_last: Callable[[tuple[str, ...]], SpreadRecord | None],
+        told: Callable[[tuple[str, ...]], ToldRecord | None],
     ) -> None:
         """`spread`: the direction on one rank; `cut`: the local programs that give these results;
-        `channels_last`: compiles them for tensors whose channels lie innermost, None where there are none."""
+        `channels_last`: compiles them for tensors whose channels lie innermost, None where there are none;
+        `told`: compiles them as one kernel, None where there is none."""
         super().__init__(replace(outline, direction=spread.direction))
         self.spread, self.ranks = spread, ranks
-        self._cut, self._channels_last = cut, channels_last
+        self._cut, self._channels_last, self._told = cut, channels_last, told
         self._known: Bounded[Any, KnownCall] = Bounded(KEPT)
         self._stages: dict[tuple[str, ...], StageNorms | None] = {}
+        self._kernels: dict[tuple[str, ...], ToldNorm | None] = {}
         self._lock = new_reentrant_lock()
         keeps_calls(self)
 
@@ -134,7 +140,17 @@ class SpreadStep(Step):
             moved=frozenset(moved),
             last=frozenset() if stages is None else last,
         )
-        return KnownCall(outer, stages or StageNorms(record), last - outer.last)
+        computed = self.spread.computed(call)
+        told = None if stages or not record.rounds else partial(self._kernel, computed)
+        return KnownCall(outer, stages or StageNorms(record), told, last - outer.last)
+
+    def _kernel(self, computed: tuple[str, ...]) -> ToldNorm | None:
+        """The stages that give these results as one kernel, if there is one."""
+        with self._lock:
+            if computed not in self._kernels:
+                record = self._told(computed)
+                self._kernels[computed] = None if record is None else ToldNorm(record)
+            return self._kernels[computed]
 
     def _innermost(self, computed: tuple[str, ...], plain: SpreadRecord) -> StageNorms | None:
         """The stages that give these results for tensors whose channels lie innermost. None where there are

@@ -16,6 +16,7 @@ from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.words import (
     ADDED,
     COUNTERS,
+    RECORD_WORDS,
     Channel,
     PeerLate,
     channel_words,
@@ -32,7 +33,6 @@ _FEWEST_WORDS = 1 << 10
 _SPARE_BYTES = 1 << 23  # of the channels of a buffer that graphs take
 _SPARE = range(4, 65)  # how many of them there are
 _LOW = 2  # spare channels, below which there is a new buffer
-_COUNTER_WORDS = COUNTERS // 2  # of a channel, behind all channels
 _SECONDS = 30.0
 _WHAT = "memory for what ranks exchange"
 T = TypeVar("T")
@@ -60,6 +60,7 @@ class Words:
         self._fault = self._record.numpy()
         self._fires: dict[Launch, Fire] = {}
         self._held: list[Any] = []
+        self._records: dict[Channel, torch.Tensor] = {}
         self._spare: list[Channel] = []
         self._graphs: dict[int, _Order] = {}
         self._eager = _Order(self._buffer(_FEWEST_WORDS))
@@ -101,6 +102,12 @@ class Words:
         self._run(sum_launch(self.size, count, name), channel, part, made, count)
         return made
 
+    def channel(self, words: int) -> torch.Tensor | None:
+        """What tells a kernel where to exchange so many words of a rank itself: a float, at the beginning of
+        that. To be asked for once for each launch. None where that is left to the collectives."""
+        found = self._channel(words)
+        return None if found is None else self._records[found]
+
     def _run(
         self, launch: Launch, channel: Channel, given: torch.Tensor, made: torch.Tensor, count: int
     ) -> None:
@@ -135,18 +142,22 @@ class Words:
         """The first channel of a new buffer; the others are spare ones."""
         words = channel_words(self.size, capacity)
         count = 1 + min(max(_SPARE_BYTES // (8 * words), _SPARE[0]), _SPARE[-1])
-        every = self._peers(count * (words + _COUNTER_WORDS))
-        counters = every[self.rank].data_ptr() + 8 * words * count
+        every = self._peers(count * (words + RECORD_WORDS))
+        records = every[self.rank][count * words : -1].view(count, RECORD_WORDS)
         made = [
             Channel(
                 slots=tuple(each.data_ptr() + 8 * words * k for each in every),
-                counters=counters + 8 * _COUNTER_WORDS * k,
+                counters=records[k].data_ptr(),
                 fault=self._record.data_ptr(),
                 capacity=capacity,
                 rank=self.rank,
             )
             for k in range(count)
         ]
+        told = [each.record(self._seconds) for each in made]
+        records[:, COUNTERS // 2 :] = torch.tensor(told, dtype=torch.int64, device="cpu")
+        found = (record[:1].view(torch.float32)[0] for record in records)
+        self._records |= dict(zip(made, found, strict=True))
         self._spare = made[1:]
         return made[0]
 

@@ -23,7 +23,14 @@ from normgen.families.rows.compile.forms import (
     refills,
     tags,
 )
-from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces, plan_rows, plan_shared, plan_whole
+from normgen.families.rows.compile.plan import (
+    plan_folded,
+    plan_in_pieces,
+    plan_rows,
+    plan_shared,
+    plan_told,
+    plan_whole,
+)
 from normgen.families.rows.compile.view import RowsView
 from normgen.ir.expr import walk
 from normgen.kernel.family import CompileFamily
@@ -49,6 +56,7 @@ _OTHERWISE: dict[str, tuple[Callable[[Group], KernelPlan], ...]] = {
     "shared": (_plan_sharing,),
     "folded": (plan_folded,),
     "whole": (plan_whole, plan_in_pieces),
+    "told": (plan_told,),
 }
 
 
@@ -69,7 +77,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
         if plan.segment:
             alone = KernelText(replace(plan, segment=()), wording, far=text.far)
         forms, held = [], []
-        for form in (each for each in FORMS if each.admits(plan)):
+        for form in [REGISTERS] if plan.channel else [each for each in FORMS if each.admits(plan)]:
             view = RowsView(alone if form is REGISTERS or (form.sized and not plan.columns) else text, form)
             forms.append(view.record())
             held.append(len(view.body.held))

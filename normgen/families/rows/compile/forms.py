@@ -88,7 +88,7 @@ def cooperates(plan: KernelPlan) -> bool:
     accumulated leaves with the row."""
     once = len(plan.paired_levels) == 1 and plan.paired_levels[0].exponentials is None
     leaves = (bool(plan.part) and not plan.adds_pieces) or not plan.columns
-    return once and leaves and not plan.segment
+    return once and leaves and not plan.segment and not plan.channel
 
 
 def finishes(plan: KernelPlan) -> bool:

@@ -65,6 +65,17 @@ def plan_in_pieces(group: Group) -> KernelPlan:
     return _kernel(rows_in_pieces(group))
 
 
+def plan_told(group: Group) -> KernelPlan:
+    """The kernel of a group whose rows ranks share, and tell each other of; raises `Misfit`."""
+    plan = _kernel(choose_rows(group, _sums(group)))
+    rows = frozenset(plan.kept)
+    if plan.columns or plan.segment or any(value.axes != rows for n in plan.told for value in n.values):
+        raise group.misfit("accumulates over rows, or tells what is no value of each row")
+    if len({node.values for node in plan.told}) != 1 or any(n.axes & set(plan.inner) for n in plan.told):
+        raise group.misfit("has not one exchange between ranks in each row")
+    return plan
+
+
 def _sums(group: Group) -> list[Reduce]:
     """The reductions of a group, none of them over a window."""
     sums = reductions(*group.roots)

@@ -41,7 +41,7 @@ class RowsView:
         self.body = Body(text, self.plan.paired_levels, values, hold, packs=hold)
         self.partial = PartsText(text.plan, text.columns, self.body.sums.parts, late=form.slices)
         self.vectors = {a.tensor: a for a in wide}
-        self.scalars = [a for a in text.reads if not a.operand.inner]
+        self.scalars = [a for a in text.reads if not a.operand.inner and a.tensor != self.plan.channel]
         self.gathers = {a.tensor: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
         for access in (*wide, *self.parts):
@@ -133,6 +133,7 @@ class RowsView:
             "places_of_pieces": digits_of(self.plan.pieces, "piece", always=True),
             "exchanged": max(body.exchanged, int(bool(narrow) and self.form.combines)),
             "given": self._given(),
+            "channel": self._channel(),
             "summed": [c for c in columns if self.form.sized],
             "narrow": narrow,
             "digits": text.digits,
@@ -180,6 +181,17 @@ class RowsView:
         """How the result that an accumulator is is stored, where this form may do that."""
         found = (a for a in self.finals if a.tensor in column.wanted_by)
         return next((store_of(self.text, a) for a in found), None)
+
+    def _channel(self) -> Context | None:
+        """How a row is told to other ranks, where it is: how many there are, and values of it."""
+        told = self.plan.told
+        if not told:
+            return None
+        pointer = next(a.pointer for a in self.text.reads if a.tensor == self.plan.channel)
+        return {
+            "pointer": pointer,
+            "sizes": f"{max(n.rank for n in told) + 1}, {len(told[0].values)}",
+        }
 
     def _begins(self, stores: list[Context]) -> str:
         """Where a row begins of some operand that has all rows, or of a result."""

@@ -59,7 +59,8 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
         vector=vector,
         walked=size(walked),
         shared=size([o for o in wide if o not in walked]),
-        rewalked=size([o for o in walked if o.passes > 1]),
+        # (the blocks of a cluster would each have to take the same row)
+        rewalked=0 if kernel.tells else size([o for o in walked if o.passes > 1]),
         whole=sum(call.itemsize(o) == 4 for o in wide),
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),

@@ -1,0 +1,86 @@
+"""Calls of a rank that take one kernel, which exchanges with those of the other ranks itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+from normgen.dtypes import DTYPES
+from normgen.launching.support import NoSchedule
+from normgen.package.spread import StageRecord, ToldRecord
+from normgen.runtime.norm import Norm
+from normgen.runtime.ranks.stages import layout
+from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.ranks.group import ProcessRanks
+from normgen.torch.ranks.local import Along, Names, Outer, Stage, stage_of
+
+MOST_BYTES = 1 << 16  # of a row, which any block holds
+
+
+class ToldNorm:
+    """The local programs of a direction as one kernel."""
+
+    def __init__(self, record: ToldRecord) -> None:
+        self.record, self.norm = record, Norm(record.package)
+
+
+class ToldCall:
+    """Calls that differ in values alone, for given lengths on all ranks, by one kernel."""
+
+    def __init__(
+        self, outer: Outer, found: Callable[[], ToldNorm | None], along: Along, constants: Mapping[str, float]
+    ) -> None:
+        """`found`: the kernel, which is compiled when it is asked for, if there is one; `constants`: the
+        numbers that stages take beside those of calls."""
+        self._outer, self._found, self._along, self._given = outer, found, along, constants
+        self._stage: Stage | None = None
+        self._known = False
+
+    def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...] | None:
+        """The results of a call in order, None for those that are not wanted. None where the call takes
+        stages: ranks do not exchange by words, or too many for those, or no kernel holds the rows of all."""
+        like = next(each for each in tensors if each is not None)
+        if not ranks.tells_within(like) or not self._is_known():
+            return None
+        channel, stage = ranks.channel(self._words), self._stage
+        if channel is None or stage is None:
+            return None
+        hold = [None, *tensors, channel]
+        try:
+            made = stage.run(hold, (*numbers, *self._constants))
+        except NoSchedule:  # of rows that lie apart, for instance
+            self._stage = None
+            return None
+        hold += made
+        return tuple([hold[place] for place in self._results])
+
+    def _is_known(self) -> bool:
+        """Whether there is a kernel."""
+        if not self._known:
+            self._known = True
+            found = self._found() if all(length.all() for length in self._along.values()) else None
+            if found is not None and self._longest(found) <= MOST_BYTES:
+                self._make(found)
+        return self._stage is not None
+
+    def _longest(self, found: ToldNorm) -> int:
+        """The bytes of all operands that belong to a row, on the rank that has the longest ones."""
+        outer, (kernel,) = self._outer, found.record.package.forward.kernels
+        lengths = {**outer.lengths.axes, **{axis: int(each.max()) for axis, each in self._along.items()}}
+        operands = {name: {*outer.direction.operands[name].axes} for name in outer.given}
+        read = [name for name, axes in operands.items() if axes & self._along.keys()]
+        row = prod(lengths[axis] for axis in kernel.inner)
+        return row * sum(DTYPES[outer.types[name]].bytes for name in read)
+
+    def _make(self, found: ToldNorm) -> None:
+        outer, record, direction = self._outer, found.record, self._outer.direction
+        counts = {name: float(self._along[axis][rank]) for name, axis, rank in record.counts}
+        constants = {**self._given, **counts}
+        self._constants = tuple(constants.values())
+        names = Names((*direction.reads, record.channel))
+        numbers = {name: place for place, name in enumerate((*outer.attrs, *constants))}
+        told = [(tensor, "sum") for tensor in record.told]
+        self._words = layout(told, outer.lengths).size
+        self._stage = stage_of(StageRecord(record.package), found.norm, outer, names, numbers, frozenset())
+        self._results = tuple(names.places[n] if n in outer.results else 0 for n in direction.results)

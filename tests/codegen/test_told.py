@@ -1,0 +1,79 @@
+"""Norms whose axes are spread over ranks as one kernel, which tells its peers of each row."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.codegen.ranks import local_definition, told_record, wanted_part
+from normgen.devices.cuda import nvrtc
+from normgen.ir.grad import backward
+from normgen.launching.machine import USUAL_MACHINE
+from normgen.package.device_functions import inlined
+from normgen.runtime.calls.sizes import bind_sizes
+from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import candidates
+from tests.fakes.machine import need_nvrtc
+from tests.ir.specs import bundled
+
+
+def told(name, axis="D", ranks=2, direction="forward", wanted=None):
+    definition, axes = local_definition(bundled(name), (axis,), ranks)
+    program = definition.program if direction == "forward" else backward(definition)
+    if wanted:
+        program = wanted_part(program, wanted)
+    return told_record(definition, program, axes, (), ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("rmsnorm", 1), ("add_rmsnorm", 1), ("gated_rmsnorm", 1), ("layernorm", 3), ("softmax", 2)],
+)
+def test_rows_are_told_in_the_middle_of_a_kernel(name, values):
+    """After the sums of a rank, before what needs those of all."""
+    record = told(name, ranks=3)
+    (kernel,) = record.package.forward.kernels
+    (form,) = kernel.forms
+    assert form.form == "registers" and kernel.selective and len(record.told) == values
+    before, line, after = form.source.partition("peers.exchange(")
+    assert line and f"<3, {values}, TEAM, THREADS>" in before
+    assert "told.value[0][2]" in after and "told.value" not in before and "store_" not in before
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "direction"),
+    [
+        ("batchnorm", "B", "forward"),  # updates states, and reduces over rows
+        ("rmsnorm", "D", "backward"),  # accumulates over rows
+        ("rmsnorm", "...", "forward"),  # tells nothing
+    ],
+)
+def test_others_have_no_such_kernel(name, axis, direction):
+    assert told(name, axis, direction=direction) is None
+
+
+def test_gradients_of_rows_alone_are_one_kernel():
+    assert told("rmsnorm", direction="backward", wanted=("dx",)) is not None
+
+
+def test_a_row_is_told_by_one_block():
+    """Blocks of a cluster would each have to take the same row."""
+    record = told("layernorm")
+    norm = Norm(record.package)
+    bound = bind_sizes(norm.dispatcher("forward").direction, {"...": 16, "D": 8192}, "bf16", 16)
+    (strategy,) = record.package.forward.strategies
+    (offered,) = candidates(strategy, bound.binding, USUAL_MACHINE)
+    assert {(each.schedule.form, each.schedule.cluster) for each in offered} == {("registers", 1)}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(("ranks", "length"), [(2, 4096), (3, 100), (8, 7)])
+def test_kernels_compile_without_a_warning(ranks, length, arch):
+    need_nvrtc()
+    for name in ("rmsnorm", "layernorm", "softmax"):
+        norm = Norm(told(name, ranks=ranks).package)
+        dispatcher = norm.dispatcher("forward")
+        bound = bind_sizes(dispatcher.direction, {"...": 16, "D": length}, "bf16", 2)
+        (launch,) = dispatcher.assembler.plan(bound, USUAL_MACHINE, None).launches
+        with nvrtc._compiled(inlined(launch.source), arch, nvrtc.OPTIONS) as program:
+            said = nvrtc._read(nvrtc.find_nvrtc().api, program, "ProgramLog")
+        assert not said.rstrip(b"\0"), said.decode()
