@@ -70,22 +70,23 @@ def spread_record(
 def told_record(
     definition: Definition, program: Program, axes: Iterable[str], whole: Iterable[str], ranks: int
 ) -> ToldRecord | None:
-    """The local programs of a direction as one kernel, which exchanges by words with those of the other
+    """The local programs of a direction with one kernel that exchanges by words with those of the other
     ranks; None where there is none. Raises what `spread_record` does."""
     made = spread_program(definition, program, axes, whole)
     names = made.names
     try:
-        found, channel = told_program(made, ranks)
-        planned = told_strategy(found)
+        found = told_program(made, ranks)
+        planned = told_strategy(found.rows)
     except Misfit:
         return None
-    compiled = package_of(Definition(found, (), (), definition.source, ()), (planned,))
+    compiled = package_of(Definition(found.rows, (), (), definition.source, ()), (planned,))
     told = [_told(r.tensor) for r in made.rounds[0].results if r.tensor.role == "temporary"]
     (kernel,) = compiled.forward.kernels
     if any(each.axes != kernel.kept for each in told):
         return None
     counts = ((number_of(names.count(axis), k), axis, k) for axis in sorted(names.axes) for k in range(ranks))
-    return ToldRecord(compiled, channel, tuple(told), tuple(counts))
+    rest = None if found.rest is None else _stage(found.rest, definition.source, made)
+    return ToldRecord(compiled, found.channel, tuple(told), tuple(counts), found.handed, rest)
 
 
 def signature_package(definition: Definition, derived: Program | None) -> Package:

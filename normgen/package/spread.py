@@ -49,14 +49,17 @@ class SpreadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ToldRecord:
-    """One direction whose axes are spread, as a kernel that tells the other ranks what they need.
+    """One direction whose axes are spread, with a kernel that tells the other ranks what they need.
 
     `package` has a forward alone. `channel`: the operand that says where ranks exchange. `told`: what they
     do, of which the kernel tells the values of each row. `counts`: (a number that it takes, a spread axis, a
-    rank): the length of the axis on that rank.
+    rank): the length of the axis on that rank. `rest`: what is accumulated over rows, of results of the
+    kernel that it has `handed`.
     """
 
     package: Package
     channel: str
     told: tuple[TensorRecord, ...]
     counts: tuple[tuple[str, str, int], ...]
+    handed: tuple[str, ...] = ()
+    rest: StageRecord | None = None

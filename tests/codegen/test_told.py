@@ -42,8 +42,8 @@ def test_rows_are_told_in_the_middle_of_a_kernel(name, values):
 @pytest.mark.parametrize(
     ("name", "axis", "direction"),
     [
-        ("batchnorm", "B", "forward"),  # updates states, and reduces over rows
-        ("rmsnorm", "D", "backward"),  # accumulates over rows
+        ("batchnorm", "B", "forward"),  # updates states
+        ("batchnorm", "B", "backward"),  # has no rows that lie in one piece
         ("rmsnorm", "...", "forward"),  # tells nothing
     ],
 )
@@ -51,8 +51,25 @@ def test_others_have_no_such_kernel(name, axis, direction):
     assert told(name, axis, direction=direction) is None
 
 
-def test_gradients_of_rows_alone_are_one_kernel():
-    assert told("rmsnorm", direction="backward", wanted=("dx",)) is not None
+@pytest.mark.parametrize(
+    ("name", "wanted", "handed", "rest"),
+    [
+        ("rmsnorm", ("dx",), 0, ()),
+        ("rmsnorm", ("dx", "dw"), 0, ("dw",)),
+        ("layernorm", ("dx", "dw", "db"), 1, ("dw", "db")),  # the mean is corrected by what is told
+        ("softmax", ("dx",), 0, ()),
+    ],
+)
+def test_what_is_accumulated_over_rows_is_left_to_other_kernels(name, wanted, handed, rest):
+    record = told(name, direction="backward", wanted=wanted)
+    (kernel,) = record.package.forward.kernels
+    assert [form.form for form in kernel.forms] == ["registers"] and len(record.handed) == handed
+    found = () if record.rest is None else record.rest.package.forward.writes
+    assert tuple(each.name for each in found) == rest
+
+
+def test_sums_over_rows_alone_tell_nothing_of_rows():
+    assert told("rmsnorm", direction="backward", wanted=("dw",)) is None
 
 
 def test_a_row_is_told_by_one_block():

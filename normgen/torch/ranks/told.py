@@ -1,4 +1,4 @@
-"""Calls of a rank that take one kernel, which exchanges with those of the other ranks itself."""
+"""Calls of a rank by a kernel that exchanges with those of the other ranks itself."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ MOST_BYTES = 1 << 16  # of a row, which any block holds
 
 
 class ToldNorm:
-    """The local programs of a direction as one kernel."""
+    """The local programs of a direction: a kernel that tells rows, and what is accumulated over these."""
 
     def __init__(self, record: ToldRecord) -> None:
         self.record, self.norm = record, Norm(record.package)
+        rest = None if record.rest is None else record.rest.package
+        self.rest = None if rest is None else Norm(rest)
 
 
 class ToldCall:
-    """Calls that differ in values alone, for given lengths on all ranks, by one kernel."""
+    """Calls that differ in values alone, for given lengths on all ranks, by such a kernel."""
 
     def __init__(
         self, outer: Outer, found: Callable[[], ToldNorm | None], along: Along, constants: Mapping[str, float]
@@ -35,6 +37,7 @@ class ToldCall:
         numbers that stages take beside those of calls."""
         self._outer, self._found, self._along, self._given = outer, found, along, constants
         self._stage: Stage | None = None
+        self._rest: Stage | None = None
         self._known = False
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...] | None:
@@ -53,6 +56,8 @@ class ToldCall:
             self._stage = None
             return None
         hold += made
+        if self._rest is not None:
+            hold += self._rest.run(hold, (*numbers, *self._constants))
         return tuple([hold[place] for place in self._results])
 
     def _is_known(self) -> bool:
@@ -82,5 +87,8 @@ class ToldCall:
         numbers = {name: place for place, name in enumerate((*outer.attrs, *constants))}
         told = [(tensor, "sum") for tensor in record.told]
         self._words = layout(told, outer.lengths).size
-        self._stage = stage_of(StageRecord(record.package), found.norm, outer, names, numbers, frozenset())
+        stage = StageRecord(record.package, handed=record.handed)
+        self._stage = stage_of(stage, found.norm, outer, names, numbers, frozenset())
+        if record.rest is not None:
+            self._rest = stage_of(record.rest, found.rest, outer, names, numbers, frozenset())
         self._results = tuple(names.places[n] if n in outer.results else 0 for n in direction.results)
