@@ -189,8 +189,9 @@ class ColumnText:
             case _:
                 return [f"float {self.name}[1] = {{{self.start}}};"]
 
-    def element(self, value: str, stored: bool = False) -> str:
-        """The statement that takes in element `i` of a vector, or what a thread has found of a row."""
+    def element(self, value: str, stored: bool = False, beyond: str = "") -> str:
+        """The statement that takes in element `i` of a vector, or what a thread has found of a row. `beyond`:
+        the condition that there is no such element, where vectors may have fewer."""
         guard = f"if ({self.flag} && live) "
         if self.part:
             return guard + taken(self.op, f"{self.name}[{'i' if self.by_place else 'item'}]", value)
@@ -202,7 +203,8 @@ class ColumnText:
             case "moments", True, _:
                 return f"{guard}{self.name}.add(item * VEC + i, {value});"
             case _, False, _:
-                return guard + taken(self.op, f"{self.name}[0]", value)
+                there = f"if (!{beyond}) " if beyond else ""
+                return there + guard + taken(self.op, f"{self.name}[0]", value)
             case _, True, True:
                 return guard + taken(self.op, f"{self.name}[i]", value)
             case _:

@@ -15,11 +15,13 @@ from tests.every_way import in_every_way
 from tests.verify.subjects import F32, prove, subject_of
 
 # What a kernel accumulates over rows, and stores of each row: with no exchange within a row, with one before
-# its elements are stored, and with values that rows share.
+# its elements are stored, with values that rows share, and with one value for all elements.
 SPECS = {
     "sums": "output s[N] = sum[M](v)\noutput t[N] = sum[M](v^2)\noutput y[M, N] = 2 * v\n",
     "shared": "param w[N] = 1\noutput s[N] = sum[M](v * w)\noutput y[M, N] = v * w\n",
     "rows": "let r[M] = rsqrt(mean[N](v^2) + 1)\noutput s[N] = sum[M](v * r)\noutput y[M, N] = v * r\n",
+    "one": "output s[] = sum[M, N](exp(v))\noutput t[] = max[M, N](v)\noutput y[M, N] = 2 * v\n",
+    "moments": "let m[] = mean[M, N](v)\noutput t[] = mean[M, N]((v - m)^2)\noutput y[M, N] = v\n",
     "whole": "output y[M, N] = 2 * v + 1\n",
 }
 # Rows of some warps, which begin at every element of a word, and of one; and of few elements.

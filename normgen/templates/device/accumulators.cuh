@@ -117,11 +117,17 @@ struct ValueMoments {
     unsigned int count = 0;
     unsigned int due = 0;  // the count at which the pivot is moved
 
-    template <int N> __device__ __forceinline__ void add(const float (&values)[N]) {
-        if (count >= due) move_pivot(values);
+    // Adds values, or the first `own` of them.
+    template <int N> __device__ __forceinline__ void add(const float (&values)[N], int own = N) {
+        if (count >= due) {
+            if (own == N) move_pivot(values);
+            else move_pivot({values[0]});
+        }
 #pragma unroll
-        for (int i = 0; i < N; ++i) sums.add(values[i]);
-        count += N;
+        for (int i = 0; i < N; ++i) {
+            if (i < own) sums.add(values[i]);
+        }
+        count += own;
     }
 
     // Adds one value, the k-th, of vectors of VEC; the pivot may move ahead of every TURN vectors.

@@ -136,6 +136,11 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
         return LENGTH % N > 0 && may_be_last(item) && column >= LENGTH;
     }
 
+    // How many elements of a thread's `item`-th vector are the row's.
+    static __device__ __forceinline__ int elements_of(int item, int column) {
+        return beyond(item, column + N - 1) ? LENGTH - column : N;
+    }
+
     // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
     // more of it to rows in flight.
     template <class T>

@@ -88,7 +88,8 @@ class RowsView:
         }
         largest = [c for c in text.columns if not c.part and c.column.terms]
         columns = [c for c in text.columns if c not in per_row + largest and c.name not in apart]
-        body.finish(stored, columns, lambda column, value: column.element(value, self.form.stored))
+        beyond = "Layout::beyond(item, column + i)" if self.form is PIPELINE else ""
+        body.finish(stored, columns, lambda column, value: column.element(value, self.form.stored, beyond))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
         row_columns += [
             c.element(body.sums.largest_value(c.column, body.row_value), self.form.stored) for c in largest
@@ -167,6 +168,7 @@ class RowsView:
             "stored": [c for c in accumulators if self.form.stored and c.wide and c.op != "moments"],
             "declarations": declared + self.partial.declared,
             "vector_columns": [c for c in moments if not c.wide],
+            "of_vector": ", Layout::elements_of(item, column)" if beyond else "",
             "gathered": any(c.op != "moments" for c in text.columns),
             "parts": any(c.op == "moments" and c.wide for c in text.columns),
             "called": "column sum" if sums else "accumulator",

@@ -43,7 +43,6 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
         vector * 2 < widest
         and not partial
         and not kernel.one_shot
-        and all(c.wide for c in columns)
         and length >= max(_REALIGNED_ELEMENTS, _REALIGNED_FROM * widest)
         and call.aligned([o for o in wide if o not in walked])
         and call.apart(walked, length)
