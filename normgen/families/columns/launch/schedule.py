@@ -120,9 +120,12 @@ def registers_of(
 ) -> int:
     """Registers per thread with which the compiler spills none: fitted to its reports on four kernels with 4
     to 19 elements per thread. `share`: those for each that is kept. `realigned`: the words around vectors
-    arrive together."""
-    column = max(items * vector * shape.reads / (2 if realigned else 4), items * vector * shape.held)
-    kept = column + items * (shape.elements + shape.wide)
+    arrive together, each beside where it is."""
+    column = max(items * vector * shape.reads / 4, items * vector * shape.held)
+    around = items * (vector * shape.reads / 2 + shape.reads / shape.narrowest) if realigned else 0.0
+    beside = items * (shape.elements + shape.wide)
+    # what tiles share is there before, else it is loaded once vectors are cut out
+    kept = max(column, around) + beside if shape.persistent else max(column + beside, around)
     twice = kept**2 / 400 if shape.moments else 0.0
     alone = 3 * vector + kept / 2 if team == 1 else 0.0  # without an exchange in between, passes are mixed
     needed = 16 + share * kept + twice + 0.7 * vector * shape.arrays + alone

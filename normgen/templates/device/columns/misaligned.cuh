@@ -77,7 +77,7 @@ __device__ __forceinline__ void load_near_end(Vector<T, N, true>& vector, const 
         bits_t element[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            const bool there = first + i >= 0 && first + i < count;
+            const bool there = (first + i >= 0) & (first + i < count);
             element[i] = there ? reinterpret_cast<const bits_t*>(address)[first + i] : bits_t(0);
         }
         memcpy(&vector.word[w], element, sizeof(element));
@@ -94,6 +94,17 @@ __device__ __forceinline__ Vector<T, N> cut_columns(const Vector<T, N, true>& ar
     V vector;
     memcpy(vector.word, to, sizeof(to));
     return vector;
+}
+
+// One store, where the compiler would make two of a word whose parts it has moved.
+__device__ __forceinline__ void store_whole(unsigned int* address, unsigned int word) { *address = word; }
+__device__ __forceinline__ void store_whole(uint4* address, uint4 word) { store_word<false>(address, word); }
+__device__ __forceinline__ void store_whole(uint2* address, uint2 word) {
+#if defined(NORMGEN_HOST)
+    *address = word;
+#else
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(word.x), "r"(word.y) : "memory");
+#endif
 }
 
 // Stores the columns of the lanes of a member. By all of these in a warp.
@@ -115,23 +126,24 @@ __device__ __forceinline__ void store_misaligned(
     move_parts<T>(from, to, (EACH - before) * int(sizeof(T)));
     V moved;
     memcpy(moved.word, to, sizeof(to));
-    const bool begins_alone = span.opens && before > 0;
-    const bool ends_alone = span.after < EACH - before;  // the lane after has not all of the word
+    // elements of words that are not whole: the first ones, and those from `tail` on
+    const int head = span.opens && before > 0 ? EACH - before : 0;
+    const bool ends = span.after < EACH - before;  // the lane after has not all of the word
+    const int tail = ends ? (span.count + before) / EACH * EACH - before : N;
 #pragma unroll
     for (int w = 0; w < V::WORDS; ++w) {
         const int first = w * EACH - before;
-        if (first + EACH <= span.count && !(w == 0 && begins_alone)) {
-            store_word<false>(reinterpret_cast<typename V::word_t*>(address + first), moved.word[w]);
+        if (first + EACH <= span.count && !(w == 0 && head > 0)) {
+            store_whole(reinterpret_cast<typename V::word_t*>(address + first), moved.word[w]);
         }
     }
-    if (begins_alone || ends_alone) {
+    if (head > 0 || tail < span.count) {
         bits_t element[N];
         memcpy(element, vector.word, sizeof(element));
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            const int end = (i + before) / EACH * EACH + EACH - before;  // of its word
-            const bool alone = (begins_alone && i < EACH - before) || (ends_alone && end > span.count);
-            if (alone && i < span.count) reinterpret_cast<bits_t*>(address)[i] = element[i];
+            const bool alone = (i < head) | (i >= tail);
+            if (alone & (i < span.count)) reinterpret_cast<bits_t*>(address)[i] = element[i];
         }
     }
 }
