@@ -191,6 +191,9 @@ CASES = {
     ),
     "registers, pieces that are added up": Case(PIECES, "forward", "registers", 40, 24, USUAL, 3),
     "stream": Case("layernorm", "forward", "multipass", 3, 600, ONE, 1, first="of its form"),
+    "stream, realigned": Case(
+        "layernorm", "forward", "multipass", 5, 1027, ONE, 2, ("y", "x"), first="realigned"
+    ),
     "stream, shared": Case(WALKED, "forward", "multipass", 5, 600, ONE, 2, first="shared"),
     "split": Case(NARROW, "forward", "split", 3, 5000, ONE, 3, first="of its form"),
     "batch": Case(SHARING, "forward", "batch", 40, 600, ONE, 4, first="of its form"),

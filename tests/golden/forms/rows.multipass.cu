@@ -1,9 +1,10 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/rows/shares.cuh"
+#include "normgen/rows/streamed.cuh"
 
 // A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, LENGTH, BACKWARDS, LAUNCH, STAGED, PROGRAMMATIC, index_t,
-//   offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
+//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, LENGTH, REALIGNED, BACKWARDS, LAUNCH, STAGED, PROGRAMMATIC,
+//   index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
@@ -25,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     int blocks_per_segment,
     float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
+    using Layout = StreamedRow<VEC, LENGTH, REALIGNED>;
     __shared__ Exchange<THREADS, THREADS, 1> exchange;
     int side = 0;
     // the levels that this launch passes over: all, or one where blocks share a row; the last launch none
@@ -38,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
     for (index_t row = block; row < rows; row += blocks_per_segment) {
-        constexpr bool live = true;
+        [[maybe_unused]] constexpr bool live = true;
         const Shares<MEMBERS, 1> shares{published, row};
 
         // exchange 1: sum[D](x^2)
@@ -46,15 +48,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         if constexpr (FIRST <= 0) {
 #pragma unroll UNROLLED
             for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
-                Vector<x_t, VEC> x_words;
-                x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                Vector<x_t, VEC, REALIGNED> x_words;
+                x_words = Layout::load(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
                 if constexpr (STAGED) {
-                    Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item, x_words);
+                    Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item,
+                        Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)));
                 }
                 float x[VEC];
-                unpack(x_words, x);
+                unpack(Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
                     sum_x2 += square(x[i]);
                 }
             }
@@ -69,41 +73,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         if constexpr (LAST == 1) {
             // results
             constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0,
-                READ_W * int(sizeof(w_t)) + int(sizeof(x_t)));
+                (REALIGNED ? 2 : 1) * (READ_W * int(sizeof(w_t)) + int(sizeof(x_t))));
+            // where rows begin anywhere a warp stores together
+            const int leader = REALIGNED ? lane - int(threadIdx.x) % 32 : lane;
 #pragma unroll 1
-            for (int first = 0; (first * TEAM + lane) * VEC < LENGTH; first += TOGETHER) {
+            for (int first = 0; (first * TEAM + leader) * VEC < LENGTH; first += TOGETHER) {
                 Vector<w_t, VEC> w_words[TOGETHER];
-                Vector<x_t, VEC> x_words[TOGETHER];
+                Vector<x_t, VEC, REALIGNED> x_words[TOGETHER];
 #pragma unroll
                 for (int k = 0; k < TOGETHER; ++k) {
                     const int item = first + k, column = (item * TEAM + lane) * VEC;
                     if (column >= LENGTH) continue;
                     if constexpr (READ_W) {
-                        w_words[k] = load_vector<VEC>(w_ptr + column);
+                        w_words[k] = Layout::load_aligned(w_ptr, column);
                     }
                     if constexpr (STAGED) {
-                        x_words[k] = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
+                        x_words[k] = Layout::whole(Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item));
                     } else {
-                        x_words[k] =
-                            load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                        x_words[k] = Layout::load(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
                     }
                 }
 #pragma unroll
                 for (int k = 0; k < TOGETHER; ++k) {
                     const int item = first + k, column = (item * TEAM + lane) * VEC;
-                    if (column >= LENGTH) continue;
+                    if ((item * TEAM + leader) * VEC >= LENGTH) continue;
+                    [[maybe_unused]] const bool live = !REALIGNED || column < LENGTH;
                     float w[VEC];
                     if constexpr (READ_W) unpack(w_words[k], w);
                     else set_all(w, 1.f);
                     float x[VEC];
-                    unpack(x_words[k], x);
+                    unpack(Layout::cut_out(x_words[k], x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
                     float y_out[VEC];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                     }
-                    if (WANT_Y && live) {
-                        store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                    if constexpr (WANT_Y) {
+                        Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), column,
                             pack<y_t>(y_out));
                     }
                 }

@@ -88,7 +88,7 @@ class RowsView:
         }
         largest = [c for c in text.columns if not c.part and c.column.terms]
         columns = [c for c in text.columns if c not in per_row + largest and c.name not in apart]
-        beyond = "Layout::beyond(item, column + i)" if self.form is PIPELINE else ""
+        beyond = "Layout::beyond(item, column + i)" if self.form is PIPELINE or self.form.stored else ""
         body.finish(stored, columns, lambda column, value: column.element(value, self.form.stored, beyond))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
         row_columns += [

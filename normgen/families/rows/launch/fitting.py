@@ -122,6 +122,8 @@ def fit_multipass(s: RowSchedule, shape: RowShape, device: Machine, room: Room) 
         return refused(f"a thread takes what one block leaves: {s.threads} threads, {s.members} blocks")
     if s.members > 1 and s.staged:
         return refused("a copy in shared memory does not last from launch to launch")
+    if s.realigned and s.staged:
+        return refused("a copy in shared memory is of vectors that are not cut out")
     shared = s.elements * s.threads * shape.rewalked if s.staged else 0
     most = device.shared_per_block - STATIC_SHARED
     if shared > most or (s.staged and not shared):

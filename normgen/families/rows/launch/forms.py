@@ -27,6 +27,7 @@ from normgen.families.rows.launch.registers import (
     MULTIPASS_REGISTERS,
     of_batch,
     of_held,
+    of_multipass,
     of_pipeline,
     of_row_tile,
 )
@@ -209,9 +210,9 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         # One pass over memory for each level of reductions.
         "multipass": Form(
             reason="the row does not fit registers{sharing}; later passes read it from {source}",
-            registers=lambda s, shape, device: MULTIPASS_REGISTERS,
+            registers=of_multipass,
             fit=fit_multipass,
-            knobs=frozenset({"staged", "members"}),
+            knobs=frozenset({"staged", "members", "realigned"}),
             order="running",
             deep=lambda s: 8 if s.members > 1 and s.vector <= 2 else 4,
             slots=lambda s: s.items,

@@ -9,6 +9,12 @@ from normgen.launching.machine import REGISTER_BYTES, Machine
 MULTIPASS_REGISTERS = 64  # per thread in passes over the row: with fewer nearly every kernel spills
 
 
+def of_multipass(s: RowSchedule, shape: RowShape, device: Machine) -> int:
+    """Of passes over the row: the words around vectors of several operands, beside elements of results and
+    of accumulators, take more than there is place for otherwise."""
+    return MULTIPASS_REGISTERS * (2 if s.realigned and shape.wide_columns else 1)
+
+
 def of_row_tile(s: RowSchedule, shape: RowShape, device: Machine) -> int:
     """Of rows that a block stages through shared memory: elements have a register each, those of vectors too,
     of which moments spill some where they are many."""

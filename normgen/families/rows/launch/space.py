@@ -79,15 +79,21 @@ def _starts(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
                 yield from _ways(replace(each, realigned=cut), shape)
         yield from row_tiles(shape)
         yield from cooperative_rows(shape)
-    streaming = stream(shape, device)
-    yield from (streaming, replace(streaming, staged=False, shared=0))
-    yield from _shared(shape)
+    copied = stream(shape, device)
+    if copied.staged:
+        yield copied
+    wide, cut = replace(shape, vector=shape.realigned or shape.vector), shape.realigned > 0
+    streaming = replace(stream(wide, device), staged=False, shared=0)
+    if cut and shape.wide_columns:
+        threads = min(streaming.team, _SHARING_THREADS)
+        streaming = replace(streaming, team=threads, items=-(-wide.vectors // threads))
+    yield from (replace(each, realigned=cut) for each in (streaming, *_shared(wide)))
 
 
 def _shared(shape: RowShape) -> Iterator[RowSchedule]:
-    """A row in blocks that share it, a launch for each level: each thread has several vectors."""
+    """A row in blocks that share it, a launch for each level: each thread has a vector at least."""
     members = 2
-    while shape.launches and 2 * members * _SHARING_THREADS <= shape.vectors:
+    while shape.launches and members * _SHARING_THREADS <= shape.vectors:
         team = members * _SHARING_THREADS
         yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
         members *= 2
