@@ -8,18 +8,33 @@ v - m misses by as much. Wherever v - mean[A](v) occurs, whatever the names, it 
 
 Sums over A that are affine or quadratic in c - delta are expanded, so that the sum in delta is
 exchanged with them and not before them:  S[f (c - d)] = S[f c] - d S[f],  S[(c - d)^2] = S[c^2] -
-S[c]^2 / N.
+S[c]^2 / N. So are sums of which a condition masks values by 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from normgen.ir.expr import add, as_term, call, div, extent, factors, load, minus, mul, power, reduce
+from normgen.ir.expr import (
+    ZERO,
+    add,
+    as_term,
+    call,
+    div,
+    extent,
+    factors,
+    load,
+    minus,
+    mul,
+    power,
+    reduce,
+    select,
+    walk,
+)
 from normgen.ir.facts import is_nonnegative
-from normgen.ir.nodes import Add, Axes, Expr, Reduce
+from normgen.ir.nodes import Add, Axes, Expr, Reduce, Select
 from normgen.ir.program import Program, made_of_cotangents
 from normgen.ir.recover import transform
 
@@ -94,8 +109,16 @@ def centre(program: Program) -> Program:
     )
 
 
-def _sum(over: Axes, body: Expr, misses: set[Expr]) -> Expr:
-    """sum[over](body), with what a mean misses moved out of it."""
+def _sum(over: Axes, body: Expr, misses: set[Expr], masked: Callable[[Expr], Expr] = lambda v: v) -> Expr:
+    """sum[over](masked(body)), with what a mean misses moved out of it."""
+    if isinstance(body, Select) and ZERO in (body.then, body.otherwise):
+        condition, turned = body.condition, body.then is ZERO
+        if misses.isdisjoint(walk(condition)):
+
+            def behind(value: Expr) -> Expr:
+                return masked(select(condition, *((ZERO, value) if turned else (value, ZERO))))
+
+            return _sum(over, body.otherwise if turned else body.then, misses, behind)
     coefficient, pairs = factors(body)
     for index, (base, e) in enumerate(pairs):
         if not isinstance(base, Add) or e not in (1, 2):
@@ -107,11 +130,11 @@ def _sum(over: Axes, body: Expr, misses: set[Expr]) -> Expr:
         kept = add(*(mul(c, t) for t, c in base.terms if t not in dict(missed)))
         shift = add(*(mul(c, t) for t, c in missed))
         # (kept + shift)^e by powers of the shift, which no longer stands under the sum.
-        parts = [_sum(over, mul(rest, power(kept, e)), misses)]
+        parts = [_sum(over, mul(rest, power(kept, e)), misses, masked)]
         if e == 2:
-            parts.append(mul(2, shift, _sum(over, mul(rest, kept), misses)))
-        parts.append(mul(power(shift, e), _sum(over, rest, misses)))
+            parts.append(mul(2, shift, _sum(over, mul(rest, kept), misses, masked)))
+        parts.append(mul(power(shift, e), _sum(over, rest, misses, masked)))
         total = add(*parts, real=True)
         # Rounding may take a vanishing sum of squares below zero, and a root of it to NaN.
         return call("max", total, 0) if is_nonnegative(body) else total
-    return reduce("sum", over, body)
+    return reduce("sum", over, masked(body))

@@ -230,7 +230,22 @@ def _reduce_sum(over: Axes, body: Expr, real: bool) -> Expr:
         branches = (body.then, body.otherwise)
         if ZERO in branches:
             return select(body.condition, *(reduce("sum", over, branch, real=True) for branch in branches))
+    if real and isinstance(body, Select):
+        return _reduce_masked(over, body)
     return _reduce_plain("sum", over, body)
+
+
+def _reduce_masked(over: Axes, body: Select) -> Expr:
+    """The sum of values of which some are masked, by 0, without the factors that it does not run over. A sum of
+    0 stays 0 whatever these are: all values may be masked, for that very reason."""
+    masked = body.then is ZERO
+    if not masked and body.otherwise is not ZERO:
+        return _reduce_plain("sum", over, body)
+    outside, inside = _pull_out(body.otherwise if masked else body.then, over, real=True)
+    branches = (ZERO, inside) if masked else (inside, ZERO)
+    summed = _reduce_plain("sum", over, select(body.condition, *branches))
+    whole = mul(outside, summed, real=True)
+    return whole if is_finite(outside) else select(compare("==", summed, ZERO), ZERO, whole)
 
 
 def _pull_out(node: Expr, over: Axes, real: bool) -> tuple[Expr, Expr]:

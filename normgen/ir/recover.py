@@ -2,7 +2,7 @@
 
 For a kept value s = c * b^p * rest, every power of the base b becomes a power of s, b^e = (s / (c *
 rest))^(e/p), where that divides by nothing that may be zero; any other kept value replaces exactly itself.
-A kept t - log(s) also gives exp(t) / s as its exponential. Kept values are used in the order of their
+A kept t - log(s) also gives exp(t) / s as its exponential, and a kept max(t, c) tells where t > c. Kept values are used in the order of their
 definition, and later definitions are rewritten by earlier ones. A replacement that would leave more
 reductions than before is not made.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from fractions import Fraction
 
-from normgen.ir.expr import ONE, add, call, factors, load, mul, power, rebuild, reduce, walk
+from normgen.ir.expr import ONE, add, call, compare, factors, load, mul, power, rebuild, reduce, walk
 from normgen.ir.facts import is_nonnegative, is_positive
 from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Load, Mul, Reduce, Scalar, children
 from normgen.ir.ties import is_stored, tie_of
@@ -129,8 +129,8 @@ def use_kept(
     for name, original in kept:
         value = load(name, original.axes)
         copied = isinstance(image[original], Load)
-        # The exponential of a definition is one more thing known, so it has a turn of its own.
-        for recipes in (_recipes, _exponential_recipes):
+        # What else is known by a definition has a turn of its own.
+        for recipes in (_recipes, _exponential_recipes, _side_recipes):
             best, cost = image, _cost((image[root] for root in roots), moved)
             present = set(walk(*(image[root] for root in roots)))
             for recipe in recipes(image[original], value, reading):
@@ -176,3 +176,14 @@ def _exponential_recipes(definition: Expr, value: Expr, reading: _Reading) -> It
     rest = [mul(c, t) for t, c in definition.terms if not (isinstance(t, Call) and t.op == "log")]
     if powers and rest:
         yield _Recipe(call("exp", add(*rest)), Fraction(1), mul(*powers), call("exp", value), reading)
+
+
+def _side_recipes(definition: Expr, value: Expr, reading: _Reading) -> Iterator[_Recipe]:
+    """max(t, c) > c where t > c, and min(t, c) < c where t < c."""
+    match definition:
+        case Call(op="max" | "min" as op, args=(left, right)):
+            sign = ">" if op == "max" else "<"
+            for each, bound in ((left, right), (right, left)):
+                if isinstance(bound, Const):
+                    told = compare(sign, value, bound)
+                    yield _Recipe(compare(sign, each, bound), Fraction(1), ONE, told, reading)

@@ -19,16 +19,18 @@ _IN_PLACE = ("inplace",)
 class Activation:
     """An elementwise function. Ties are PyTorch's: where it has a kink, so is its derivative.
 
-    `value`: of v, in the language. `attrs`: further statements of a spec.
+    `value`: of v, in the language. `attrs`: further statements of a spec. `tells`: whether its result tells its
+    derivative, so that v need not be computed again for that.
     """
 
     title: str
     value: str
     attrs: str = ""
+    tells: bool = False
 
 
 ACTIVATIONS = {
-    "relu": Activation("ReLU", "max(v, 0)"),
+    "relu": Activation("ReLU", "max(v, 0)", tells=True),
     "relu6": Activation("ReLU6", "max(min(v, 6), 0)"),
     "leaky_relu": Activation(
         "leaky ReLU",

@@ -27,7 +27,7 @@ save   mu[C]   = mean[B, ...](x)           if training else running_mean
 let    var     = mean[B, ...]((x - mu)^2)  if training else running_var
 save   rstd[C] = rsqrt(var + eps)
 let    v       = {v}
-output y[B, C, ...] = {value}
+{save}output y[B, C, ...] = {value}
 
 let    unbiased = var * size[B, ...] / max(size[B, ...] - 1, 1)
 update running_mean = lerp(running_mean, mu, momentum)       if training else running_mean
@@ -47,7 +47,7 @@ param  b[(G C)] = 0            "bias"
 save   mu[B, G]   = mean[C, ...](x)
 save   rstd[B, G] = rsqrt(mean[C, ...]((x - mu)^2) + eps)
 let    v          = {v}
-output y[B, (G C), ...] = {value}
+{save}output y[B, (G C), ...] = {value}
 """,
 }
 _CHANNELS = {BATCH: "[B, C, ...]", GROUP: "[B, (G C), ...]"}
@@ -84,5 +84,6 @@ def _text(norm: str, activation: str, added: bool, rounded: bool) -> str:
         attrs=f"\n{follows.attrs}" if follows.attrs else "",
         added=f'\ninput  residual{_CHANNELS[norm]}  "added to the normalized x"' if added else "",
         v=_BETWEEN[added, rounded],
+        save="save " if follows.tells else "",
         value=follows.value,
     )
