@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from normgen.ir.centre import centre
-from normgen.ir.expr import Call, walk
+from normgen.ir.expr import Call, Reduce, walk
 from normgen.ir.grad import backward
 from normgen.ir.program import Program
 from normgen.ir.reference import evaluate
@@ -103,3 +103,22 @@ def test_sums_of_products_and_powers() -> None:
     for key, value in want.items():
         np.testing.assert_allclose(got[key], value, rtol=1e-9, atol=1e-9)
     assert "minus" in show(corrected.results[0].expr)
+
+
+@pytest.mark.parametrize("mask", ["{} if f > 0 else 0", "0 if f > 0 else {}"])
+def test_sums_of_which_some_values_are_masked(mask: str) -> None:
+    """What the mean misses stands under no sum."""
+    text = (
+        "input x[..., D]\ninput f[..., D]\nlet c = x - mean[D](x)\n"
+        f"output a[...] = sum[D]({mask.format('f * c')})\noutput b[...] = sum[D]({mask.format('c^2')})"
+    )
+    definition = written(text)
+    sizes = {"...": 3, "D": 100}
+    arrays: dict[str, Any] = draw(definition, None, sizes)
+    program = centre(definition.program)
+    got = evaluate(program, arrays, sizes)
+    for name, want in evaluate(definition.program, arrays, sizes).items():
+        np.testing.assert_allclose(got[name], want, rtol=1e-9, atol=1e-9)
+    within = [n for n in walk(*(r.expr for r in program.results)) if isinstance(n, Reduce)]
+    depths = [sum(isinstance(m, Reduce) for m in walk(n.arg)) for n in within]
+    assert max(depths) == 1  # the mean itself, in `minus`

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normgen.ir.expr import Reduce, reductions
+from normgen.ir.expr import Reduce, Select, reductions, walk
 from normgen.ir.grad import backward
 from normgen.ir.levels import differentiated
 from normgen.ir.program import Program
@@ -84,6 +84,61 @@ def test_the_exponential_of_a_kept_logarithm_is_a_quotient() -> None:
     assert show(derived.results[0].expr) == "dy - sum[D](dy) * exp(y)"
     arrays = draw(definition, derived, {"D": 5})
     assert max(check_gradient(definition, derived, arrays, {"D": 5}).values()) < TOLERANCE
+
+
+def test_a_kept_maximum_tells_where_it_was_larger() -> None:
+    """Neither the bias nor the residual is read again."""
+    text = (
+        "input x[B, C]\ninput r[B, C]\nparam b[C] = 0\n"
+        "save output y[B, C] = max(r + x * b, 0)\noutput z[B, C] = min(2, x * r)"
+    )
+    definition = written(text)
+    derived = backward(definition)
+    conditions = {
+        show(n.condition) for n in walk(*(r.expr for r in derived.results)) if isinstance(n, Select)
+    }
+    assert conditions == {"0 < y", "x * r < 2"}
+    sizes = {"B": 4, "C": 5}
+    arrays = draw(definition, derived, sizes)
+    assert max(check_gradient(definition, derived, arrays, sizes).values()) < TOLERANCE
+
+
+RELU = """input x[B, C]
+param w[C] = 1
+param b[C] = 0
+save   mu[C]   = mean[B](x)
+save   rstd[C] = rsqrt(mean[B]((x - mu)^2) + 1)
+save output y[B, C] = max((x - mu) * rstd * w + b, 0)
+"""
+
+
+def test_masked_sums_leave_what_they_share_behind() -> None:
+    """dx, dw and db share two sums, as without the mask."""
+    definition = written(RELU)
+    derived = backward(definition)
+    assert {show(s) for s in sums(derived)} == {
+        "sum[B](dy if 0 < y else 0)",
+        "sum[B](dy * (x - mu) if 0 < y else 0)",
+    }
+    sizes = {"B": 6, "C": 5}
+    arrays = draw(definition, derived, sizes)
+    assert max(check_gradient(definition, derived, arrays, sizes).values()) < TOLERANCE
+
+
+def test_what_is_masked_everywhere_has_no_gradient() -> None:
+    """However large the factor that the masked sums share."""
+    text = (
+        "input x[..., D]\ninput m[..., D]\nlet k = rsqrt(sum[D](x^2 if m > 0 else 0))\n"
+        "output y[..., D] = x * k if m > 0 else 0\ngrad y wrt x"
+    )
+    definition = written(text)
+    sizes = {"...": 2, "D": 4}
+    derived = backward(definition)
+    arrays = draw(definition, derived, sizes)
+    arrays["m"] = np.array([[0.0] * 4, [1.0, 0.0, 1.0, 1.0]])
+    found = evaluate(derived, {**evaluate(definition.program, arrays, sizes), **arrays}, sizes)["dx"]
+    np.testing.assert_array_equal(found[0], 0)
+    assert np.isfinite(found).all() and found[1].any()
 
 
 def test_a_sum_of_cotangents_is_summed_once() -> None:
