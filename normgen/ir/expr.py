@@ -236,8 +236,8 @@ def _reduce_sum(over: Axes, body: Expr, real: bool) -> Expr:
 
 
 def _reduce_masked(over: Axes, body: Select) -> Expr:
-    """The sum of values of which some are masked, by 0, without the factors that it does not run over. A sum of
-    0 stays 0 whatever these are: all values may be masked, for that very reason."""
+    """The sum of values of which some are masked, by 0, without the factors that it does not run over. A sum
+    of 0 stays 0 whatever these are: all values may be masked, for that very reason."""
     masked = body.then is ZERO
     if not masked and body.otherwise is not ZERO:
         return _reduce_plain("sum", over, body)

@@ -2,9 +2,9 @@
 
 For a kept value s = c * b^p * rest, every power of the base b becomes a power of s, b^e = (s / (c *
 rest))^(e/p), where that divides by nothing that may be zero; any other kept value replaces exactly itself.
-A kept t - log(s) also gives exp(t) / s as its exponential, and a kept max(t, c) tells where t > c. Kept values are used in the order of their
-definition, and later definitions are rewritten by earlier ones. A replacement that would leave more
-reductions than before is not made.
+A kept t - log(s) also gives exp(t) / s as its exponential, and a kept max(t, c) tells where t > c. Kept
+values are used in the order of their definition, and later definitions are rewritten by earlier ones. A
+replacement that would leave more reductions than before is not made.
 """
 
 from __future__ import annotations
@@ -181,9 +181,7 @@ def _exponential_recipes(definition: Expr, value: Expr, reading: _Reading) -> It
 def _side_recipes(definition: Expr, value: Expr, reading: _Reading) -> Iterator[_Recipe]:
     """max(t, c) > c where t > c, and min(t, c) < c where t < c."""
     match definition:
-        case Call(op="max" | "min" as op, args=(left, right)):
+        case Call(op="max" | "min" as op, args=(inner, Const() as bound)):
             sign = ">" if op == "max" else "<"
-            for each, bound in ((left, right), (right, left)):
-                if isinstance(bound, Const):
-                    told = compare(sign, value, bound)
-                    yield _Recipe(compare(sign, each, bound), Fraction(1), ONE, told, reading)
+            told = compare(sign, value, bound)
+            yield _Recipe(compare(sign, inner, bound), Fraction(1), ONE, told, reading)

@@ -19,8 +19,8 @@ _IN_PLACE = ("inplace",)
 class Activation:
     """An elementwise function. Ties are PyTorch's: where it has a kink, so is its derivative.
 
-    `value`: of v, in the language. `attrs`: further statements of a spec. `tells`: whether its result tells its
-    derivative, so that v need not be computed again for that.
+    `value`: of v, in the language. `attrs`: further statements of a spec. `tells`: whether its result tells
+    its derivative, so that v need not be computed again for that.
     """
 
     title: str
