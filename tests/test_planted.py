@@ -170,7 +170,7 @@ FAULTS = [
     Fault(
         "the parity of an exchange in a cluster",
         "templates/device/team.cuh",
-        "await_sent(arrival, side / PARTS);",
+        "await_sent(arrival, side / 2);",
         "await_sent(arrival, 0);",
         "tests/codegen/test_clusters.py",
         "same_bits",
@@ -182,14 +182,6 @@ FAULTS = [
         "",
         "tests/codegen/test_rows_execution.py",
         "asked_for and bulk and sums",
-    ),
-    Fault(
-        "the parity of a pipeline whose exchanges overlap",
-        "templates/rows/overlapped.cu.jinja",
-        "if (arriving == 0) parity ^= 1;",
-        "",
-        "tests/codegen/test_rows_execution.py",
-        "asked_for and overlapped and slice",
     ),
     Fault(
         "a word of an earlier exchange is taken",

@@ -165,7 +165,7 @@ def declare(text: KernelText, parameter: Parameter) -> str:
             return f"float {text.scalars[name]}"
         case "team" | "members":
             return f"int {parameter.kind}"
-        case "rows" | "columns" | "split" | "count" | "chunks" | "chunks_per_group":
+        case "rows" | "columns" | "count" | "chunks" | "chunks_per_group":
             return f"index_t {name or parameter.kind}"
         case "words":
             return "word_t* words"

@@ -92,9 +92,9 @@ class RowsRecord(AccumulatingKernel, RowAxes):
 
     `exchanges`: group-wide reductions per row; `moments`: whether the first of them merges mean and
     variance. `functions`: whether exp, tanh and the like are called, which take registers; `held`: results
-    of those that the registers form keeps from one pass to the next. `splits`: whether blocks may share a
-    row. `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have
-    them among their kept axes. `refills`: whether a pipeline may hold vectors of whatever row.
+    of those that the registers form keeps from one pass to the next. `splits`: whether nothing is exchanged
+    in a row. `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands
+    have them among their kept axes. `refills`: whether a pipeline may hold vectors of whatever row.
     `cooperative`: values of its slice that each of the blocks leaves which share a row, 0 where none do.
     `launches`: how many there are of a row that blocks share so, one a level and a last one, 0 where they may
     not; `left`: values that each of the blocks then leaves of its share, those of all levels.

@@ -10,7 +10,6 @@ _MEANINGS = {
     ("rows", ""): "rows",
     ("team", ""): "threads of a thread group in one block",
     ("members", ""): "blocks that share a row",
-    ("split", ""): "columns of a row that a block takes",
     ("blocks", ""): "blocks per segment of rows",
     ("words", ""): "scratch: bits by which blocks tell one another what is there",
     ("published", ""): "scratch: what blocks leave for one another",
@@ -126,9 +125,8 @@ class Parameter:
     """A kernel parameter. `kind`: pointer (of tensor `name`), channel (the same, of what says how
     to reach other ranks), partial (of column sum `name`), stride (of
     tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, team (threads
-    of a thread group in one block), members (blocks that share a row), columns, split (columns
-    of a row that a block takes), blocks (per segment), words (of bits that tell blocks which share a row what
-    is there) and their count, published (what is there).
+    of a thread group in one block), members (blocks that share a row), columns, blocks (per segment), words
+    (of bits that tell blocks which share a row what is there) and their count, published (what is there).
     """
 
     kind: str

@@ -31,7 +31,7 @@ from tests.codegen.alone import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.codegen.residing import forgetful
 from tests.codegen.test_columns import SCALED
-from tests.codegen.ways import first, of_form, overlapped_pipeline, pipeline, shared
+from tests.codegen.ways import first, of_form, pipeline, shared
 from tests.host.mutation import Altered, barrier_lines
 
 USUAL = HOST_MACHINE
@@ -148,7 +148,6 @@ FIRST: dict[str, Callable[[RowShape], RowSchedule]] = {
     "again": lambda shape: pipeline(shape, 64, 2, reload=True),
     "refilled": refilled,
     "bulk": lambda shape: bulk_pair(shape, HOST_MACHINE)[0],
-    "overlapped": lambda shape: overlapped_pipeline(shape, 64, 2, late=False),
     "words": word_aligned,
     "tile": lambda shape: next(s for s in row_tiles(shape) if s.team == 4),
     "cooperative": lambda shape: cooperative(shape, 64, 1, 1),
@@ -195,7 +194,8 @@ CASES = {
         "layernorm", "forward", "multipass", 5, 1027, ONE, 2, ("y", "x"), first="realigned"
     ),
     "stream, shared": Case(WALKED, "forward", "multipass", 5, 600, ONE, 2, first="shared"),
-    "split": Case(NARROW, "forward", "split", 3, 5000, ONE, 3, first="of its form"),
+    "stream, no exchange": Case(NARROW, "forward", "multipass", 3, 5000, ONE, 3, first="of its form"),
+    "stream, no exchange, shared": Case(NARROW, "forward", "multipass", 3, 5000, ONE, 3, first="shared"),
     "batch": Case(SHARING, "forward", "batch", 40, 600, ONE, 4, first="of its form"),
     "pipeline, realigned": Case("rmsnorm", "backward", "pipeline", 12, 4001, ONE, 5),
     "pipeline, teams within warps": Case("layernorm", "backward", "pipeline", 100, 64, ONE, 6),
@@ -209,7 +209,7 @@ CASES = {
     ),
     "pipeline, accumulators": Case(WIDE, "forward", "pipeline", 100, 40, ONE, 9),
     "pipeline, folded": Case(FOLDED, "forward", "pipeline", 7, 302, ONE, 5),
-    "overlapped": Case("layernorm", "backward", "overlapped", 8, 4096, USUAL, 4, first="overlapped"),
+    "pipeline, cluster, bulk": Case("layernorm", "backward", "pipeline", 8, 4096, USUAL, 4, first="bulk"),
     "word_aligned": Case("add_rmsnorm", "backward", "word_aligned", 24, 259, ONE, 10, first="words"),
     "row_tile": Case("add_rmsnorm", "forward", "row_tile", 70, 35, ONE, 4, first="tile"),
     "second_stage, several warps": Case(NARROW, "forward", "second_stage", 800, 32, MANY, 3),
@@ -299,18 +299,3 @@ def test_a_missing_barrier_is_reported(case: Case) -> None:
         elif faulty(case, 0, trap=number):  # else it is not reached
             superfluous.append(line)
     assert (len(reported), len(superfluous)) == (case.runs, case.spare), (reported, superfluous)
-
-
-def test_rows_that_follow_too_closely_are_reported() -> None:
-    """What the order of an overlapped pipeline rests on besides: a part of the exchange is used again too
-    early, or a slot is filled while a row is read from it."""
-    case = CASES["overlapped"]
-    for changes in (
-        [("3, 4> exchange", "3, 3> exchange"), (") % 8", ") % 6")],
-        [("STAGES - 2; ++stage) fill", "STAGES - 1; ++stage) fill")],
-    ):
-        text = text_of(case)
-        for old, new in changes:
-            assert text.count(old) == 1, old
-            text = text.replace(old, new)
-        assert faulty(case, 0, instead=text) or faulty(case, 1, instead=text), changes

@@ -3,12 +3,15 @@
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.holding import case, fresh, subject
 from tests.codegen.norms import H200, bound
-from tests.codegen.ways import first, of_form, offered
+from tests.codegen.ways import first, of_form, offered, shared
+from tests.planning.judged import DEVICES
 from tests.verify.subjects import prove
 
 
@@ -65,3 +68,39 @@ def test_neighbours_have_the_statistics_of_their_own_groups(groups, channels, dt
         plan = plan_launches(record, bound(record, dtype, **extents), HOST_MACHINE, "columns")
         assert plan.launches[-1].entry.endswith("_batch")
         prove(found, case(found, dtype, **extents), directions=("forward",))
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "sizes", "kernels"),
+    [
+        ("dyt", "fused", {"rest": 7, "D": 3001}, 1),
+        ("instancenorm", "shared", {"B": 2, "C": 3, "rest": 1300}, 2),
+        ("batchnorm", "split", {"B": 5, "C": 3, "rest": 1300}, 2),
+    ],
+)
+def test_blocks_share_rows_without_exchanges(name, strategy, sizes, kernels):
+    """Each takes a share of every row; of what is summed each leaves a partial. Not all threads have a vector
+    in the last round."""
+    found = fresh(name, 0, strategy)
+    with first(shared(3)):
+        record = found.norm.package.forward
+        planned = plan_launches(record, bound(record, "bf16", **sizes), H200, strategy).launches
+        shares = [each for each in planned if each.entry.endswith("_multipass")]
+        assert len(shares) == kernels and all("MEMBERS = 3;" in each.source for each in shares)
+        prove(found, case(found, "bf16", **sizes), directions=("forward",))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    norm=st.sampled_from((("dyt", "fused"), ("instancenorm", "shared"), ("batchnorm", "split"))),
+    length=st.integers(1, 64) | st.integers(1, 1 << 24),
+    rows=st.sampled_from((1, 3, 5000)),
+    dtype=st.sampled_from(("bf16", "f32")),
+    device=st.sampled_from(sorted(DEVICES)),
+)
+def test_rows_without_exchanges_may_have_any_length(norm, length, rows, dtype, device):
+    name, strategy = norm
+    record = subject(name, strategy=strategy).norm.package.forward
+    sizes = {"D": length, "rest": rows} if name == "dyt" else {"B": rows, "C": 3, "rest": length}
+    plan = plan_launches(record, bound(record, dtype, **sizes), DEVICES[device], strategy)
+    assert all(max(launch.grid) < 2**31 for launch in plan.launches)

@@ -20,7 +20,7 @@ WAYS: dict[str, tuple[int, Offers]] = {
     "pipeline": (520, of_form("pipeline", cluster=1)),
     "pipeline of a cluster": (2056, of_form("pipeline", cluster=2)),
     "pipeline, misaligned": (519, of_form("pipeline", realigned=True, cluster=1)),
-    "overlapped": (2056, of_form("overlapped", cluster=2)),
+    "pipeline, bulk copies": (2056, of_form("pipeline", cluster=2, bulk=True)),
     "word_aligned": (519, of_form("word_aligned")),
     "multipass": (1030, shared(1)),
     "multipass of several blocks": (1030, shared(3)),

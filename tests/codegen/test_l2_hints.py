@@ -40,7 +40,7 @@ def tagged(name: str, direction: str, dtype: str, device: Machine, **extents: in
     [
         # blocks, or clusters that walk: half of a cache
         ("rmsnorm", "forward", "f32", 32768, 4096, "registers", 1920),
-        ("rmsnorm", "forward", "bf16", 1024, 262144, "overlapped", 60),
+        ("rmsnorm", "forward", "bf16", 1024, 262144, "pipeline", 60),
         ("rmsnorm", "forward", "f32", 7680, 4096, "registers", 0),  # the cache holds all
         ("softmax", "backward", "f32", 16384, 8192, "registers", 0),  # writes less than it reads
     ],
@@ -49,7 +49,7 @@ def test_rows_that_the_cache_cannot_hold_are_marked(
     name: str, direction: str, dtype: str, rows: int, columns: int, form: str, blocks: int
 ) -> None:
     unknown = replace(H200, cache=0)  # a device whose cache is not known is told nothing
-    with first(of_form(form, teams=1)):
+    with first(of_form(form, teams=1, bulk=form == "pipeline")):
         assert tagged(name, direction, dtype, H200, rest=rows, D=columns) == blocks
         assert not blocks or kept(planned(name, direction, dtype, H200, rest=rows, D=columns)) == [blocks]
         assert not any(kept(planned(name, direction, dtype, unknown, rest=rows, D=columns)))
@@ -59,17 +59,17 @@ SIDE_BY_SIDE = of_form("registers", teams=16)
 
 
 # Rows, columns of 4 bytes: of whole blocks, of which the last has few, that begin anywhere, and in clusters,
-# also of clusters that walk them, in overlapped order and in a pipeline.
+# also of clusters that walk them.
 @pytest.mark.parametrize(
     ("name", "rows", "columns", "offers"),
     [
         ("rmsnorm", 203, 32, SIDE_BY_SIDE),
         ("add_rmsnorm", 67, 1003, of_form("registers", cluster=1)),
         ("softmax", 9, 20000, of_form("registers", cluster=2)),
-        ("layernorm", 11, 70000, of_form("overlapped", cluster=8)),
+        ("layernorm", 11, 70000, of_form("pipeline", cluster=8, bulk=True)),
         ("layernorm", 23, 65536, of_form("pipeline", cluster=4, bulk=True)),
     ],
-    ids=["side by side", "anywhere", "in clusters", "overlapped", "pipeline"],
+    ids=["side by side", "anywhere", "in clusters", "part of a slice", "pipeline"],
 )
 def test_tags_change_no_bits_and_rows_are_demoted(name: str, rows: int, columns: int, offers: Offers) -> None:
     found = bundled_subject(name)

@@ -77,9 +77,7 @@ def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, dir
         assert others == [known, known], "whatever the call has"
 
 
-_FORM = re.compile(
-    r"_(?:registers|pipeline|overlapped|word_aligned|row_tile|cooperative|multipass|batch|split)$"
-)
+_FORM = re.compile(r"_(?:registers|pipeline|word_aligned|row_tile|cooperative|multipass|batch)$")
 
 
 def kernel_of(entry: str) -> str:

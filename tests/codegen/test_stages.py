@@ -103,5 +103,5 @@ def test_groups_of_several_rows_are_shared_anyway():
 
 def test_a_maximum_and_the_sum_that_needs_it_are_shared_one_after_the_other():
     (shared,) = [s for s in package_of(SOFTMAX).forward.strategies if s.name == "shared"]
-    assert [kernel.forms[0].form for kernel in shared.kernels] == ["split", "split", "batch"]
+    assert [kernel.forms[0].form for kernel in shared.kernels] == ["multipass", "multipass", "batch"]
     assert [t.name for t in shared.temporaries] == ["t1", "t2"]

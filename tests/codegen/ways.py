@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest.mock import patch
 
 from normgen.families.rows.launch import choose
@@ -88,8 +87,3 @@ def shared(members: int, threads: int = 64) -> Offers:
         yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
 
     return ways
-
-
-def overlapped_pipeline(shape: RowShape, threads: int, cluster: int, late: bool) -> RowSchedule:
-    """Clusters whose exchange of a row is on its way while the row before it is finished."""
-    return replace(pipeline(shape, threads, cluster, reload=True, late=late), form="overlapped")

@@ -3,7 +3,7 @@
 // (or NVRTC with -default-device, told where the headers of CUDA are).
 
 // Device functions come first, then the kernels:
-//   rmsnorm_forward_registers: line 333
+//   rmsnorm_forward_registers: line 322
 
 #include <cuda_bf16.h>
 
@@ -179,23 +179,23 @@ template <int VALUES> struct Given {
 };
 
 // Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
-template <int TEAM, int THREADS, int VALUES, int PARTS = 2> struct Exchange {
+template <int TEAM, int THREADS, int VALUES> struct Exchange {
     static constexpr int WARPS = THREADS / 32;
     Given<VALUES> slot[2][WARPS];
 };
 
 // Contributes the values of each warp to an exchange: to one side of the scratch.
-template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
+template <int TEAM, int THREADS, int VALUES, class... Float>
 __device__ __forceinline__ void hand_in(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
+    Exchange<TEAM, THREADS, VALUES>& exchange, int side, Float... value) {
     const int lane = threadIdx.x % 32;
     if (lane == 0) exchange.slot[side][threadIdx.x / 32] = Given<VALUES>{value...};
 }
 
 // Waits for the contributions of all warps of the group.
-template <int TEAM, int THREADS, int VALUES, int PARTS>
+template <int TEAM, int THREADS, int VALUES>
 __device__ __forceinline__ const Given<VALUES>* hand_out(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side) {
+    Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
     constexpr int WARPS = TEAM / 32;
     const auto* slot = exchange.slot[side];
     __syncthreads();
@@ -221,21 +221,10 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
 // reduce(exchange, side, a, b, ...): replaces every value by its reduction over the thread group,
 // one operation each, in one exchange.
 template <class... Op> struct Team {
-    template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
+    template <int TEAM, int THREADS, int VALUES, class... Float>
     static __device__ __forceinline__ void reduce(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
-        give(exchange, side, value...);
-        take(exchange, side, value...);
-    }
-    // The same in two steps, between which a thread may do other work.
-    template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void give(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
+        Exchange<TEAM, THREADS, VALUES>& exchange, int& side, Float&... value) {
         hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
-    }
-    template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void take(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
         warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
     }
 };

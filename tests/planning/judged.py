@@ -73,7 +73,7 @@ def _idle(each: Candidate) -> bool:
     """Whether too many places of its thread groups have no element."""
     s, call = each.schedule, each.call
     match s:
-        case RowSchedule() if not (form_of(s).streams or form_of(s).shares_rows):
+        case RowSchedule() if not form_of(s).streams:
             have, places = call.size(each.kernel.inner), s.elements * s.team
         case ColumnSchedule() if s.holds:
             have, places = call.size(each.kernel.reduced), s.team * s.items

@@ -64,7 +64,7 @@ ALLOWED = [
 def test_the_bits_are_those_of_memory_of_its_own(name: str, direction: str, over: dict[str, str]) -> None:
     """In each form. 23 rows leave persistent blocks without one in their last round."""
     forward = [((23, 40), "registers"), ((3, 2080), "registers")]
-    other = forward if direction == "forward" else [((3, 2080), "overlapped")]
+    other = forward if direction == "forward" else []
     for shape, form in (((23, 40), "pipeline"), ((4, 1100), "multipass"), *other):
         run, arrays = getattr(norm(name, form), direction), operands(name, direction, shape)
         want = run(**arrays)

@@ -16,8 +16,8 @@ struct Moments {
 // warps, then lanes are reduced. A warp's mean is in two parts, of which the second is small, so
 // that a row of mean 1e6 and deviation 1 is as accurate as any. The first is finite: an infinity is
 // in the second, and stays in all sums.
-template <class Layout, int TEAM, int THREADS, int VALUES, int PARTS>
-__device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side) {
+template <class Layout, int TEAM, int THREADS, int VALUES>
+__device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
     constexpr int WARPS = TEAM / 32;
     constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
     constexpr int ROUNDS = (WARPS + TAKEN - 1) / TAKEN;
@@ -28,26 +28,18 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
         const int warp = k * TAKEN + taken;
         return slot[WARPS % TAKEN == 0 || warp < WARPS ? warp : 0];
     };
-    // All that a warp gave is loaded at once where the exchange is pipelined and no row is held in
-    // registers; else one value at a time when it is needed, since registers are scarce.
-    constexpr bool TOGETHER = PARTS > 2;
+    // Each value is loaded when it is needed, since registers are scarce.
     const auto given = [&](int k, int which) {
         return *static_cast<const volatile float*>(&place(k).value[which]);
     };
     const float origin = slot[0][0];
     float offset = 0.f;
-    float weight[ROUNDS], apart[ROUNDS], squares[ROUNDS];
+    float weight[ROUNDS], apart[ROUNDS];
 #pragma unroll
     for (int k = 0; k < ROUNDS; ++k) {
         const int warp = k * TAKEN + taken;
         const bool present = WARPS % TAKEN == 0 || warp < WARPS;
-        float mean, residual;
-        if constexpr (TOGETHER) {
-            const auto theirs = place(k);
-            mean = theirs[0], residual = theirs[1], squares[k] = theirs[2];
-        } else {
-            mean = given(k, 0), residual = given(k, 1);
-        }
+        const float mean = given(k, 0), residual = given(k, 1);
         weight[k] = present ? float(Layout::elements_of_warp(warp)) : 0.f;
         apart[k] = (mean - origin) + residual;
         offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
@@ -56,8 +48,8 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     float total = 0.f;
 #pragma unroll
     for (int k = 0; k < ROUNDS; ++k) {
-        if constexpr (!TOGETHER) squares[k] = given(k, 2);
-        total += weight[k] > 0.f ? squares[k] + weight[k] * square(apart[k] - offset) : 0.f;
+        const float squares = given(k, 2);
+        total += weight[k] > 0.f ? squares + weight[k] * square(apart[k] - offset) : 0.f;
     }
     total = lanes_reduce<TAKEN, Sum>(total);
     const float whole = origin + offset;
@@ -95,29 +87,18 @@ __device__ __forceinline__ PartMoments warp_moments_in_one(Visit each) {
     return of_lane(merge_lanes(own.settled()), 0);
 }
 
-// `team_moments` merges them in one exchange, whose two steps are `give_moments` and `merge_warps`.
-template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
-__device__ __forceinline__ void give_moments(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Visit each) {
-    if constexpr (TURN > 0) {
-        const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
-        hand_in(exchange, side, own.pivot, own.residual, own.squares);
+// The moments of a row, in one exchange.
+template <class Layout, int TEAM, int THREADS, int VALUES, class Visit>
+__device__ __forceinline__ Moments team_moments(
+    Exchange<TEAM, THREADS, VALUES>& exchange, int& side, Visit each) {
+    float inverse;
+    const Moments own = warp_moments<Layout, TEAM, THREADS>(each, inverse);
+    if constexpr (TEAM <= 32) {
+        return own;
     } else {
-        float inverse;
-        const Moments own = warp_moments<Layout, TEAM, THREADS>(each, inverse);
         const float residual = own.centred * inverse;
         const PartMoments part = part_about(own.mean, residual, own.squares - own.centred * residual, 0.f);
         hand_in(exchange, side, part.pivot, part.residual, part.squares);
-    }
-}
-template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
-__device__ __forceinline__ Moments team_moments(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Visit each) {
-    if constexpr (TEAM <= 32) {
-        float inverse;
-        return warp_moments<Layout, TEAM, THREADS>(each, inverse);
-    } else {
-        give_moments<Layout, TURN>(exchange, side, each);
         return merge_warps<Layout>(exchange, side);
     }
 }
@@ -133,9 +114,9 @@ struct Exponentials {
 // Exponentials of the distances from each warp's maximum, then one exchange, which scales the
 // warps' sums to the maximum of the row. `each(visit)` visits the values of this thread with their
 // numbers; `keep(k, e)` may keep an exponential. NARROW: elements have 2 bytes.
-template <bool NARROW, int TEAM, int THREADS, int VALUES, int PARTS, class Visit, class Keep>
+template <bool NARROW, int TEAM, int THREADS, int VALUES, class Visit, class Keep>
 __device__ __forceinline__ Exponentials team_exponentials(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Visit each, Keep keep) {
+    Exchange<TEAM, THREADS, VALUES>& exchange, int& side, Visit each, Keep keep) {
     float own = -INFINITY;
     each([&](float x, int) { own = maximum(own, x); });
     own = lanes_reduce<(TEAM < 32 ? TEAM : 32), Max>(own);

@@ -95,31 +95,29 @@ template <int VALUES> struct alignas(VALUES == 1 ? 4 : VALUES == 2 ? 8 : 16) Giv
 };
 
 // Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
-template <int TEAM, int THREADS, int VALUES, int PARTS = 2, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
+template <int TEAM, int THREADS, int VALUES, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
     Given<VALUES, false> slot[2][WARPS];
 };
 // In a cluster: one entry per warp of the cluster, and mbarriers. A half is used again after the
-// exchange in between, to which every warp contributes only when it has read that half. Where a
-// warp contributes to the next exchange before it awaits this one, there are four PARTS: it has
-// read a part two exchanges later.
-template <int TEAM, int THREADS, int VALUES, int PARTS> struct Exchange<TEAM, THREADS, VALUES, PARTS, true> {
+// exchange in between, to which every warp contributes only when it has read that half.
+template <int TEAM, int THREADS, int VALUES> struct Exchange<TEAM, THREADS, VALUES, true> {
     static constexpr int WARPS = TEAM / 32;
-    Given<VALUES, true> slot[PARTS][WARPS];
-    arrival_t arrival[PARTS];
+    Given<VALUES, true> slot[2][WARPS];
+    arrival_t arrival[2];
 };
 
 // Bytes that a cluster's exchange delivers to each block.
 template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * int(sizeof(Given<VALUES, true>));
 
 // Opens exchanges, ahead of loads where possible: blocks of a cluster initialise their mbarriers.
-template <int TEAM, int THREADS, int VALUES, int PARTS>
-__device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange) {
+template <int TEAM, int THREADS, int VALUES>
+__device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES>& exchange) {
     if constexpr (TEAM > THREADS) {
         if (threadIdx.x == 0) {
-            open_arrivals(exchange.arrival, PARTS);
-            for (int part = 0; part < PARTS; ++part) {
-                expect_bytes(&exchange.arrival[part], DELIVERED<TEAM, VALUES>);
+            open_arrivals(exchange.arrival, 2);
+            for (int half = 0; half < 2; ++half) {
+                expect_bytes(&exchange.arrival[half], DELIVERED<TEAM, VALUES>);
             }
         }
         cluster_arrive();
@@ -132,14 +130,14 @@ template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange()
 }
 
 // Contributes the values of each warp to an exchange: to one side of the scratch.
-template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
+template <int TEAM, int THREADS, int VALUES, class... Float>
 __device__ __forceinline__ void hand_in(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
+    Exchange<TEAM, THREADS, VALUES>& exchange, int side, Float... value) {
     const int lane = threadIdx.x % 32;
     if constexpr (TEAM > THREADS) {
-        // `side` counts modulo twice the PARTS: the part, and the parity of its mbarrier
-        auto& place = exchange.slot[side % PARTS][lane_of_team<TEAM, THREADS>() / 32];
-        arrival_t* const arrival = &exchange.arrival[side % PARTS];
+        // `side` counts modulo 4: the half, and the parity of its mbarrier
+        auto& place = exchange.slot[side % 2][lane_of_team<TEAM, THREADS>() / 32];
+        arrival_t* const arrival = &exchange.arrival[side % 2];
         __syncwarp();  // what other lanes did before comes before what a receiver does after
         if (lane < TEAM / THREADS) {
             const Given<VALUES, true> given{value...};  // as many every time
@@ -152,18 +150,18 @@ __device__ __forceinline__ void hand_in(
 }
 
 // Waits for the contributions of all warps of the group.
-template <int TEAM, int THREADS, int VALUES, int PARTS>
+template <int TEAM, int THREADS, int VALUES>
 __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
-    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side) {
+    Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
     if constexpr (TEAM > THREADS) {
-        const int part = side % PARTS;
-        arrival_t* const arrival = &exchange.arrival[part];
-        await_sent(arrival, side / PARTS);
-        // Re-arms the mbarrier of this part. (Bytes that are sent before they are expected are
+        const int half = side % 2;
+        arrival_t* const arrival = &exchange.arrival[half];
+        await_sent(arrival, side / 2);
+        // Re-arms the mbarrier of this half. (Bytes that are sent before they are expected are
         // counted, but wake waiting threads in vain.)
         if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
-        side = (side + 1) % (2 * PARTS);
-        return exchange.slot[part];
+        side = (side + 1) % 4;
+        return exchange.slot[half];
     } else {
         constexpr int WARPS = TEAM / 32;
         const auto* slot = exchange.slot[side];
@@ -207,25 +205,14 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
 // reduce(exchange, side, a, b, ...): replaces every value by its reduction over the thread group,
 // one operation each, in one exchange.
 template <class... Op> struct Team {
-    template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
+    template <int TEAM, int THREADS, int VALUES, class... Float>
     static __device__ __forceinline__ void reduce(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
+        Exchange<TEAM, THREADS, VALUES>& exchange, int& side, Float&... value) {
         if constexpr (TEAM <= 32) {
             ((value = lanes_reduce<TEAM, Op>(value)), ...);
         } else {
-            give(exchange, side, value...);
-            take(exchange, side, value...);
+            hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
+            warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
         }
-    }
-    // The same in two steps, between which a thread may do other work.
-    template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void give(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int side, Float... value) {
-        hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
-    }
-    template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void take(
-        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& side, Float&... value) {
-        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
     }
 };

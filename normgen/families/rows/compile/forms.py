@@ -48,9 +48,9 @@ def _splits(plan: KernelPlan) -> bool:
     return plan.splits and not (plan.shared or plan.folded or plan.part or plan.pieces)
 
 
-def overlaps(plan: KernelPlan) -> bool:
-    """Whether the results of a row can be computed while what is exchanged of the next one is on its way:
-    there is one exchange, and nothing of a row but its scalars is outside the pipeline, or with a thread."""
+def _exchanges_once(plan: KernelPlan) -> bool:
+    """Whether a row has one exchange, and nothing of it but its scalars is outside a pipeline, or stays with
+    a thread."""
     if len(plan.paired_levels) != 1 or plan.segment or any(c.terms for c in plan.columns):
         return False
     whole = all(not o.inner or o.inner == plan.inner for o in plan.operands)
@@ -60,7 +60,7 @@ def overlaps(plan: KernelPlan) -> bool:
 def _word_alignable(plan: KernelPlan) -> bool:
     """Whether a row's results may be computed by other threads than its sums are: nothing but those is
     between them, and every result and accumulator has an element for each of the row."""
-    if not (plan.columns and overlaps(plan) and plan.paired_levels[0].moments is None):
+    if not (plan.columns and _exchanges_once(plan) and plan.paired_levels[0].moments is None):
         return False
     wide = all(c.op == "sum" and c.wide for c in plan.columns)
     return wide and all(set(plan.inner) <= r.tensor.axes for r in plan.results)
@@ -75,7 +75,7 @@ def _row_tiles(plan: KernelPlan) -> bool:
 
 def refills(plan: KernelPlan) -> bool:
     """Whether a pipeline may hold vectors of whatever row: those of sums over rows."""
-    return bool(plan.columns) and overlaps(plan)
+    return bool(plan.columns) and _exchanges_once(plan)
 
 
 def tags(plan: KernelPlan) -> bool:
@@ -182,7 +182,6 @@ WORD_ALIGNED = Form(
 )
 ANY_SIZE = Form("any_size", lambda plan: any_size(plan), own=("team", "members"), sized=True)
 BATCH = Form("batch", _splits, staged=lambda plan, access, passes: True, holds_parts=lambda plan: True)
-SPLIT = Form("split", lambda plan: plan.shared or _splits(plan), own=("split", "blocks"), combines=True)
 # In the order of a record.
 FORMS = (
     # a thread has several rows under way together
@@ -195,29 +194,18 @@ FORMS = (
     ROW_TILE,
     # many blocks share a row, each with a slice in registers, and exchange through memory
     COOPERATIVE,
-    # a pipeline in clusters, where a row is exchanged while the one before it is finished
-    Form(
-        "overlapped",
-        lambda plan: _usual(plan) and overlaps(plan),
-        late=True,
-        finishes=True,
-        staged=lambda plan, access, passes: True,
-        tags=lambda plan: not plan.columns,
-    ),
     # a pipeline of rows that begin anywhere, whose results go by words of memory
     WORD_ALIGNED,
     # any length of row; one pass over it per level, from memory or from a copy in shared memory
     Form(
         "multipass",
-        lambda plan: _usual(plan) and bool(plan.inner),
+        lambda plan: plan.shared or _splits(plan) or (_usual(plan) and bool(plan.inner)),
         launches=True,
         finishes=True,
         stored=True,
         combines=True,
         staged=lambda plan, access, passes: passes > 1,
     ),
-    # blocks share a row, where it needs no exchange
-    SPLIT,
     # rows of images of every size by one text
     ANY_SIZE,
 )

@@ -12,7 +12,6 @@ from normgen.families.rows.compile.forms import (
     PIPELINE,
     REGISTERS,
     ROW_TILE,
-    SPLIT,
     Form,
     finishes,
     left,
@@ -259,7 +258,7 @@ class RowsView:
             text = access.part
         elif access.span and self.holds_parts and not access.walks:
             text = access.held
-        elif access.span and self.form is not SPLIT:
+        elif access.span:
             text = f"({text})" if access.flag else text
             text = f"{access.one} ? {access.part} : {text}"
         return f"const float {access.value} = {text};"

@@ -1,11 +1,8 @@
-"""Candidates for rows of any length: several in a thread, shared by blocks, or streaming."""
+"""Candidates for rows of any length: several in a thread, or streaming."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from normgen.families.rows.launch.fitting import BATCH_BLOCKS, MULTIPASS_BLOCKS
-from normgen.families.rows.launch.registers import MULTIPASS_REGISTERS, of_batch
+from normgen.families.rows.launch.registers import MULTIPASS_REGISTERS
 from normgen.families.rows.launch.schedule import MOST_BATCH, RowSchedule, RowShape, at_least_one
 from normgen.launching.facts import STATIC_SHARED, in_whole_warps
 from normgen.launching.machine import LINE, WARP, Machine
@@ -13,10 +10,9 @@ from normgen.launching.machine import LINE, WARP, Machine
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
 BATCH_THREADS = 256  # per block of such rows, at most
 BATCH_BYTES = 128  # in flight per thread
-SPLIT_BYTES = 128  # of a row that blocks share, in flight per thread
 
 
-def batches(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def batches(shape: RowShape) -> list[RowSchedule]:
     """Rows of which no element needs another, in the registers of a thread group that need not be whole
     warps; none for rows that are long enough for blocks to share them.
 
@@ -31,11 +27,7 @@ def batches(shape: RowShape, device: Machine) -> list[RowSchedule]:
     under_way = at_least_one(BATCH_BYTES // (elements * at_least_one(shape.walked)))
     batch = min(MOST_BATCH, under_way)
     walks = bool(shape.picked)
-    made = RowSchedule("batch", shape.vector, team, side_by_side, items, batch=batch, walks=walks)
-    registers = of_batch(made, shape, device)
-    by_registers = device.registers_per_multiprocessor // (made.threads * registers)
-    blocks = min(by_registers, device.threads_per_multiprocessor // made.threads, BATCH_BLOCKS)
-    return [replace(made, blocks=at_least_one(blocks), registers=registers)]
+    return [RowSchedule("batch", shape.vector, team, side_by_side, items, batch=batch, walks=walks)]
 
 
 def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
@@ -53,33 +45,14 @@ def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
     return found
 
 
-def split(shape: RowShape, device: Machine) -> RowSchedule:
-    """Long rows that blocks share, where nothing is exchanged."""
-    threads = 256
-    by_registers = device.registers_per_multiprocessor // (threads * MULTIPASS_REGISTERS)
-    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
-    # the elements of narrow vectors take a register each
-    items = min(16, at_least_one(SPLIT_BYTES // max(1, (shape.walked + shape.shared) * shape.vector)))
-    return RowSchedule("split", shape.vector, threads, 1, items, blocks)
-
-
 def stream(shape: RowShape, device: Machine) -> RowSchedule:
-    """One pass over a row for each level of reductions, from a copy in shared memory where that has room."""
+    """One pass over a row for each level of reductions."""
     vectors = shape.vectors
     # (where there is room for one copy only, more threads work on it)
     wide = vectors > 8192 or (vectors > 2048 and copies(shape, device) == 1)
     usual = 1024 if wide else 512 if vectors >= 512 else 256
     threads = min(usual, device.registers_per_multiprocessor // MULTIPASS_REGISTERS // WARP * WARP)
-    items = -(-vectors // threads)
-    copy = items * shape.vector * threads * shape.rewalked
-    staged = 0 < copy <= device.shared_per_block - STATIC_SHARED
-    shared = copy if staged else 0
-    by_shared = device.blocks(shared + STATIC_SHARED)
-    by_registers = device.registers_per_multiprocessor // (threads * MULTIPASS_REGISTERS)
-    blocks = max(
-        1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, MULTIPASS_BLOCKS)
-    )
-    return RowSchedule("multipass", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared)
+    return RowSchedule("multipass", shape.vector, threads, 1, -(-vectors // threads))
 
 
 def copies(shape: RowShape, device: Machine) -> int:

@@ -20,7 +20,7 @@ class RowBlocks:
     """One kernel of the rows family, its schedule, and the arrays of one call.
 
     `segments`, and `rows` of one; `blocks`, or clusters, in all and for a segment, and how many of them are
-    `resident` where each `walks` from one segment to the next; `split`: columns of a row that a block takes.
+    `resident` where each `walks` from one segment to the next.
     `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
     together where parts of rows are, and how many such runs a part has. `words` and `published`: of bits, and
     floats, by which blocks that share a row meet. `launches`: of the kernel. `finishes`: whether blocks store
@@ -45,7 +45,6 @@ class RowBlocks:
         self.segments = 1 if across else call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
-        self.split = self.length
         # vectors side by side that are summed together, and how many such runs a part of a row has
         span = call.size(kernel.inside)
         in_runs = bool(kernel.part) and not kernel.adds_pieces
@@ -54,7 +53,7 @@ class RowBlocks:
         if kernel.adds_pieces:  # each block leaves what it has of all pieces
             self.runs = schedule.cluster
         # a cluster goes from one segment to the next, with the rows to come on their way
-        self.walks = bool(kernel.segment) and form.next_segment and schedule.cluster > 1
+        self.walks = bool(kernel.segment) and form.in_order and schedule.cluster > 1
         self.blocks_per_segment = self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
         together = schedule.together(call.multiprocessors)
@@ -88,13 +87,13 @@ class RowBlocks:
 
     def most_partials(self) -> int:
         """How many there are of many rows, so that batches share the kernel that combines them."""
-        if self.kernel.part or self.walks or not self.kernel.accumulates or self.form.shares_rows:
+        if self.kernel.part or self.walks or not self.kernel.accumulates:
             return self.partials
         return self.segments * self._room(self.form.rounds)
 
     def most_of_segment(self) -> int:
         """How many there would be of many rows in one segment, where rows are in segments; else 0."""
-        if not self.kernel.segment or not self.kernel.accumulates or self.form.shares_rows:
+        if not self.kernel.segment or not self.kernel.accumulates:
             return 0
         if self.walks:
             return max(_MOST_SHARES, self.schedule.together(self.call.multiprocessors))
@@ -108,18 +107,10 @@ class RowBlocks:
         if form.sized:
             return self.rows
         if not self.kernel.accumulates:
-            if form.shares_rows:  # each block has what its threads hold at a time
-                self.split = s.items * s.threads * s.vector
-                return self.rows * -(-self.length // self.split)
             if form.in_order:
                 return min(tiles, together)
             return min(tiles, self._room(form.rounds)) if s.walks else tiles
-        room = self._room(form.rounds)
-        if not form.shares_rows:
-            return self._in_turns(tiles, together) if self.walks else min(tiles, room)
-        row_blocks, splits = self._shared_rows(room)
-        self.split = -(-self._chunks() // splits) * s.threads * s.vector
-        return row_blocks * -(-self.length // self.split)
+        return self._in_turns(tiles, together) if self.walks else min(tiles, self._room(form.rounds))
 
     def _in_turns(self, tiles: int, together: int) -> int:
         """How many shares the rows of a segment are dealt out in, to clusters that go from one share to the
@@ -139,21 +130,6 @@ class RowBlocks:
         quantum = store_quantum(self.schedule)
         blocks = rounds * self.schedule.together(self.call.multiprocessors) // (segments or self.segments)
         return max(1, blocks // quantum) * quantum
-
-    def _chunks(self) -> int:
-        """How many times a row fills the vectors of a block."""
-        return -(-self.length // (self.schedule.threads * self.schedule.vector))
-
-    def _shared_rows(self, room: int) -> tuple[int, int]:
-        """How many blocks share a segment's rows, and how many of them a row: no block then has much more to
-        do than the others.
-        """
-
-        def longest(row_blocks: int) -> int:
-            return -(-self.rows // row_blocks) * -(-self._chunks() // (room // row_blocks))
-
-        row_blocks = min(range(1, min(self.rows, room) + 1), key=longest)
-        return row_blocks, min(room // row_blocks, self._chunks())
 
     def _reaches(self) -> Iterator[int]:
         """Numbers that an index must hold."""

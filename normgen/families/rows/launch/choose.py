@@ -173,7 +173,7 @@ def describe_fully(s: RowSchedule) -> str:
     if form.pipelined:
         how += [f"{s.threads} threads per block"] if s.cluster > 1 else []
         how.append(counted(s.stages, "stage"))
-    if s.bulk and form.next_segment:
+    if s.bulk:
         how.append("bulk")
     how += [word for word, on in (("late", s.late), ("staged", s.staged)) if on]
     return ", ".join([*how, f"{counted(s.blocks, 'block')} per multiprocessor"])

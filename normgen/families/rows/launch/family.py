@@ -54,11 +54,9 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             "pipeline": "persistent blocks: the next rows arrive in shared memory",
             "row_tile": "short misaligned rows, which a block moves by aligned words",
             "cooperative": "long rows: many blocks share one and exchange through memory",
-            "overlapped": "a cluster exchanges a row while it finishes the one before",
             "word_aligned": "a pipeline of misaligned rows, stored by aligned words",
             "multipass": "rows of any length: one pass over memory per reduction",
             "batch": "nothing is reduced within a row: a thread takes several rows",
-            "split": "nothing is reduced within a row: blocks share long rows",
             "any_size": "rows of images: one text for all sizes",
             "clear": "before cooperative, where its flags are not clear",
             "second_stage": "after one of these: adds up what blocks left of sums",
@@ -191,7 +189,7 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         "UNTAGGED": 0 if alone else _untagged(rows), "RUN": rows.run,
         "MEMBERS": s.cluster if form.sized else s.members,
         "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": spare,
-        "BATCH": form.batch(s), "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
+        "BATCH": s.batch, "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
         "LATE": s.late and not (alone and s.form == "registers"),  # a block alone has all registers
         "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged,
     }  # fmt: skip
@@ -201,7 +199,6 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         "team": s.team // several,
         "members": several,
         "blocks": rows.blocks_per_segment,
-        "split": rows.split,
     }
     accumulating = Accumulating(
         rows.kernel,

@@ -20,11 +20,8 @@ HELD_BYTES, CLUSTER_BYTES, REALIGNED_HELD_BYTES = 128, 256, 384
 FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
 NARROW_THREADS = 640  # of a multiprocessor, where rows are of bytes: few are under way, with much to do each
 CLUSTER_PIPELINE = 98304  # bytes of a multiprocessor's pipelines where blocks are in clusters
-# Bytes of shared memory for two exchanges of three values of 16 x 16 warps, and for four, with the
-# pipeline's arrivals.
-CLUSTER_STATIC, OVERLAPPED_STATIC = 8448, 16640
-# Stages of a pipeline whose rows leave it two rows later, the fewest that work, and its bytes.
-OVERLAPPED_STAGES, OVERLAPPED_LEAST, OVERLAPPED_PIPELINE = 6, 4, 196608
+# Bytes of shared memory for two exchanges of three values of 16 x 16 warps, with the pipeline's arrivals.
+CLUSTER_STATIC = 8448
 COOPERATIVE_MEMBERS = 256  # blocks that share a row, at most: each reads the parts of all
 COOPERATIVE_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
 
@@ -109,27 +106,23 @@ def fit_batch(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> R
     return replace(s, blocks=min(s.blocks or blocks, blocks), registers=room.registers)
 
 
-def fit_split(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
-    blocks = _blocks(s, device, room.registers, BATCH_BLOCKS)
-    return replace(s, blocks=min(s.blocks or blocks, blocks))
-
-
 def fit_multipass(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
     """With a copy of the row, as far as later passes read it, where it is staged."""
     if s.members > 1 and not shape.launches:
         return refused("threads keep something of their passes for the results, which does not last")
-    if s.members > s.threads:
+    if s.members > s.threads and shape.exchanges:
         return refused(f"a thread takes what one block leaves: {s.threads} threads, {s.members} blocks")
     if s.members > 1 and s.staged:
         return refused("a copy in shared memory does not last from launch to launch")
     if s.realigned and s.staged:
         return refused("a copy in shared memory is of vectors that are not cut out")
     shared = s.elements * s.threads * shape.rewalked if s.staged else 0
-    most = device.shared_per_block - STATIC_SHARED
-    if shared > most or (s.staged and not shared):
-        return no_room(shared, most) if shared else refused("no later pass reads the row again")
+    there = device.shared_per_block - STATIC_SHARED
+    if shared > there or (s.staged and not shared):
+        return no_room(shared, there) if shared else refused("no later pass reads the row again")
     by_shared = device.blocks(shared + STATIC_SHARED)
-    blocks = max(1, min(_blocks(s, device, room.registers, MULTIPASS_BLOCKS), by_shared))
+    most = MULTIPASS_BLOCKS if shape.exchanges else BATCH_BLOCKS
+    blocks = max(1, min(_blocks(s, device, room.registers, most), by_shared))
     return replace(s, blocks=min(s.blocks or blocks, blocks), shared=shared)
 
 
@@ -181,19 +174,6 @@ def _usual_stages(s: RowSchedule, shape: RowShape, blocks: int, stage: int) -> i
     if s.cluster > 1:
         return max(3, min(8, CLUSTER_PIPELINE // max(1, blocks * stage)))
     return max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
-
-
-def fit_overlapped(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:
-    """As long a pipeline as finds place beside what is exchanged: a row leaves it two rows later, so that one
-    of four has one row on its way."""
-    stage = s.elements * s.threads * shape.walked
-    most = min(OVERLAPPED_PIPELINE, device.shared_per_block - OVERLAPPED_STATIC)
-    stages = min(s.stages or OVERLAPPED_STAGES, most // stage)
-    if stages < (OVERLAPPED_LEAST if s.stages else OVERLAPPED_STAGES - 1):
-        return refused(f"{stages} rows of {stage} bytes in {most} bytes of shared memory are too few")
-    by_registers = device.registers_per_multiprocessor // (s.threads * room.registers)
-    blocks = max(1, min(s.blocks or 1, by_registers))
-    return placed(s, device, room, stages * stage, OVERLAPPED_STATIC, blocks, stages=stages)
 
 
 def _fit_refilled(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Support:

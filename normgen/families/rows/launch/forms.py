@@ -17,14 +17,11 @@ from normgen.families.rows.launch.fitting import (
     fit_batch,
     fit_cooperative,
     fit_multipass,
-    fit_overlapped,
     fit_pipeline,
     fit_registers,
     fit_row_tile,
-    fit_split,
 )
 from normgen.families.rows.launch.registers import (
-    MULTIPASS_REGISTERS,
     of_batch,
     of_held,
     of_multipass,
@@ -53,19 +50,18 @@ class Form:
     order: str = "held"
     # Loads of each operand that a thread has on their way.
     deep: Callable[[RowSchedule], int] = lambda s: s.items
-    # SLOTS and BATCH of its text: vectors of a thread in shared memory, rows or vectors under way together.
+    # SLOTS of its text: vectors of a thread in shared memory.
     slots: Callable[[RowSchedule], int] = lambda s: 0
-    batch: Callable[[RowSchedule], int] = lambda s: s.batch
     in_registers: bool = False  # a thread group has its row in registers
     covers: bool = False  # the threads of a thread group have the whole row at once
     pipelined: bool = False  # the rows to come are on their way into shared memory
-    in_order: bool = False  # blocks go on to further rows, one after the other
-    next_segment: bool = False  # and from one segment to the next, where they are in clusters
+    # Blocks go on to further rows, one after the other; and from one segment to the next, where they are in
+    # clusters.
+    in_order: bool = False
     at_once: bool = False  # nothing is to begin or end beside the rows
     across_segments: bool = False  # rows are numbered across segments
     far: bool = False  # its text has 64 bits for the offsets of rows, unless it is short of registers
     streams: bool = False  # every pass reads memory again
-    shares_rows: bool = False  # blocks share a row that has nothing to exchange
     meets: bool = False  # blocks of a row wait for one another
     tags: bool = False  # loads may be tagged for the cache
     word_stores: bool = False  # misaligned rows are stored by aligned words
@@ -182,22 +178,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             far=True,
             rounds=4,
         ),
-        "pipeline": replace(
-            _PIPELINE, able=lambda shape: shape.walked > 0, in_order=True, next_segment=True, tags=True
-        ),
-        # A software-pipelined cluster exchange: while one row is exchanged the one before it is finished.
-        "overlapped": replace(
-            _PIPELINE,
-            reason="a row of {0.cluster} blocks is exchanged while the one before it is finished",
-            deep=lambda s: s.items * (s.stages - 3),
-            fit=fit_overlapped,
-            able=lambda shape: (
-                shape.overlaps and shape.whole_words and shape.walked > 0 and not shape.narrow_moments
-            ),
-            knobs=frozenset({"stages", "reload", "late", "cluster", "bulk"}),
-            in_order=True,
-            tags=True,
-        ),
+        "pipeline": replace(_PIPELINE, able=lambda shape: shape.walked > 0, in_order=True, tags=True),
         # A pipeline of misaligned rows, whose results are stored by aligned words.
         "word_aligned": replace(
             _PIPELINE,
@@ -218,16 +199,6 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             slots=lambda s: s.items,
             streams=True,
             finishes=True,
-        ),
-        # Rows that blocks share, where nothing is exchanged.
-        "split": Form(
-            reason="the row is long and nothing in it is exchanged; blocks share it",
-            registers=lambda s, shape, device: MULTIPASS_REGISTERS,
-            fit=fit_split,
-            order="none",
-            batch=lambda s: s.items,
-            at_once=True,
-            shares_rows=True,
         ),
         # Rows of images, by one text for all their sizes.
         "any_size": Form(

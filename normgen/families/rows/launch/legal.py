@@ -109,8 +109,6 @@ def _unlike(s: RowSchedule, shape: RowShape) -> str:
         return f"vectors of {counted(s.vector, 'element')} are not {'cut out' if s.realigned else 'aligned'}"
     if form.word_stores and not (s.realigned and s.reload):
         return f"{s.form} is for realigned vectors that are read again"
-    if s.form == "overlapped" and not (s.cluster > 1 and s.bulk and s.reload):
-        return "what a cluster exchanges ahead comes by bulk copies, which are read again"
     if s.bulk and not (s.cluster > 1 and shape.whole_words):
         return "bulk copies are for slices of rows that are whole words"
     if s.places and form.pipelined and (s.bulk or not s.reload or not shape.refills):
@@ -135,7 +133,7 @@ def _undivided(s: RowSchedule, shape: RowShape) -> str:
         return f"{counted(s.team, 'thread')} per row are no power of two"
     if s.form == "row_tile" and s.team > WARP:
         return "rows that a block moves together have no more than a warp each"
-    if (form.streams or form.shares_rows) and (s.teams > 1 or s.team <= WARP):
+    if form.streams and (s.teams > 1 or s.team <= WARP):
         return "a block has a row, or a part of one, with several warps"
     if (
         s.form == "pipeline"
@@ -145,8 +143,6 @@ def _undivided(s: RowSchedule, shape: RowShape) -> str:
         return "what is accumulated takes whole rows in each block"
     vectors = -(-shape.length // s.vector)
     least = -(-vectors // s.team)
-    if form.shares_rows:
-        return ""
     if s.members > 1 and form.meets and s.members != -(-vectors // (s.threads * s.items)):
         return f"{s.members} blocks do not share {vectors} vectors of a row evenly"
     if not form.meets and not least <= s.items <= (1 if form.streams else _PLACES) * least:

@@ -73,7 +73,7 @@ def _of_shape(shape: RowShape) -> Mapping[str, float]:
 
 
 _KNOBS = (*_AS_THEY_ARE, "vector", "team", "teams", "threads", "cluster", "shared")
-_FLAGS = ("covers", "in_order", "streams", "shares_rows", "rounds")  # of forms
+_FLAGS = ("covers", "in_order", "streams", "rounds")  # of forms
 _OF_SCHEDULE, _OF_FORM = attrgetter(*_KNOBS), attrgetter(*_FLAGS)
 
 
@@ -97,16 +97,12 @@ def _grid(shape: RowShape, device: Machine, s: Mapping[str, Array]) -> Placed:
     """Blocks, and rows of each, nearly as `RowBlocks` deals them out."""
     together = np.maximum(1.0, device.multiprocessors * s["blocks"] // s["several"])
     tiles = np.ceil(s["rows"] / (s["teams"] * s["batch"]))
-    split = np.ceil(shape.length / (s["items"] * s["threads"] * s["vector"]))
     room = np.maximum(1.0, s["rounds"] * together // shape.segments)
     if shape.columns:
-        per_segment = np.where(
-            s["shares_rows"] > 0, np.minimum(room, s["rows"] * split), np.minimum(tiles, room)
-        )
+        per_segment = np.minimum(tiles, room)
     else:
         walking = np.where(s["in_order"] > 0, together, room)
-        dealt = np.where(s["in_order"] + s["walks"] > 0, np.minimum(tiles, walking), tiles)
-        per_segment = np.where(s["shares_rows"] > 0, s["rows"] * split, dealt)
+        per_segment = np.where(s["in_order"] + s["walks"] > 0, np.minimum(tiles, walking), tiles)
     units = per_segment * shape.segments
     launches = np.where(s["streams"] * (s["members"] > 1) > 0, max(1, shape.launches), 1.0)
     return Placed(units * s["several"], s["blocks"], s["threads"], tiles / per_segment, launches)

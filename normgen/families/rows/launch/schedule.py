@@ -34,13 +34,11 @@ class RowShape:
     narrowest: int = 4  # bytes of an element of the narrowest walked operand
     rows: int = 1 << 30  # of a segment
     quantises: bool = False  # whether results of one byte are stored
-    splits: bool = False  # whether blocks may share a row
-    shared_rows: bool = False  # whether they do, whatever its length
+    splits: bool = False  # whether nothing is exchanged in a row
     narrow_moments: bool = False  # whether there are moments with one value for all elements
     whole_words: bool = False  # whether every walked operand's vectors have 16 bytes or a multiple
     realigned: int = 0  # elements of the widest vector for realigned loads; 0 where rows are aligned
     streams: int = 0  # walked operands
-    overlaps: bool = False  # whether a row's exchange may go on while the row before it is finished
     word_alignable: bool = False  # whether misaligned rows may be stored by aligned words
     row_tile: int = 0  # arrays that a block stages through shared memory to move rows together; 0: it cannot
     refills: bool = False  # whether a pipeline may be refilled by vector

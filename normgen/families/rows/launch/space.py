@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain, islice, product
 from math import gcd, lcm, log2
 
-from normgen.families.rows.launch.any_length import batches, split, stream
+from normgen.families.rows.launch.any_length import batches, stream
 from normgen.families.rows.launch.fitting import HELD_BYTES
 from normgen.families.rows.launch.forms import form_of
 from normgen.families.rows.launch.legal import legal
@@ -30,7 +30,8 @@ _ELEMENTS = 64  # of a row, in one thread, at most
 _USUAL_BYTES = 64  # of a row in one thread: divisions near it are kept where there are too many
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _ONE_SHOT_THREADS, _PIPELINE_THREADS = 128, 256  # of such a block, at first
-_SHARING_THREADS = 512  # of a block that shares a row
+# Threads of a block that shares a row, and of one where nothing is exchanged.
+_SHARING_THREADS, _SHARING_ALONE_THREADS = 512, 256
 _LANES, _ROW_TILE_WARPS, _ROW_TILE_ELEMENTS = (1, 2, 4, 8, 16, 32), (4, 8, 16), 80
 
 
@@ -66,10 +67,8 @@ def _unusual(s: RowSchedule, shape: RowShape) -> float:
 
 
 def _starts(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    if shape.splits or shape.shared_rows:
-        yield from _unexchanged(shape, device)
-    if shape.shared_rows:
-        return
+    if shape.splits:
+        yield from _unexchanged(shape)
     if shape.piece:
         yield from _added_segments(shape)
     else:
@@ -79,11 +78,9 @@ def _starts(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
                 yield from _ways(replace(each, realigned=cut), shape)
         yield from row_tiles(shape)
         yield from cooperative_rows(shape)
-    copied = stream(shape, device)
-    if copied.staged:
-        yield copied
+    yield replace(stream(shape, device), staged=True)
     wide, cut = replace(shape, vector=shape.realigned or shape.vector), shape.realigned > 0
-    streaming = replace(stream(wide, device), staged=False, shared=0)
+    streaming = stream(wide, device)
     if cut and shape.wide_columns:
         threads = min(streaming.team, _SHARING_THREADS)
         streaming = replace(streaming, team=threads, items=-(-wide.vectors // threads))
@@ -92,21 +89,18 @@ def _starts(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
 
 def _shared(shape: RowShape) -> Iterator[RowSchedule]:
     """A row in blocks that share it, a launch for each level: each thread has a vector at least."""
-    members = 2
-    while shape.launches and members * _SHARING_THREADS <= shape.vectors:
-        team = members * _SHARING_THREADS
+    members, threads = 2, _SHARING_THREADS if shape.exchanges else _SHARING_ALONE_THREADS
+    while shape.launches and members * threads <= shape.vectors:
+        team = members * threads
         yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
         members *= 2
 
 
-def _unexchanged(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    """Where nothing of a row is exchanged: blocks share it, or thread groups have several under way, as many
-    of each as go, or less."""
-    shared = split(shape, device)
-    yield from (replace(shared, items=shared.items // part) for part in (1, 2, 4) if shared.items >= part)
-    for each in batches(shape, device):
+def _unexchanged(shape: RowShape) -> Iterator[RowSchedule]:
+    """Where nothing of a row is exchanged: thread groups have several under way, as many as go, or less."""
+    for each in batches(shape):
         yield from (replace(each, batch=each.batch // part) for part in (1, 2, 4, 8) if each.batch >= part)
-        yield replace(each, teams=WARP // gcd(each.team, WARP), batch=1, blocks=0)
+        yield replace(each, teams=WARP // gcd(each.team, WARP), batch=1)
 
 
 def _divisions(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
@@ -152,7 +146,6 @@ def _ways(s: RowSchedule, shape: RowShape) -> Iterator[RowSchedule]:
     yield replace(many, form="pipeline", reload=True, late=late, bulk=bulk)
     if s.cluster > 1 and shape.whole_words:
         yield replace(s, form="pipeline", bulk=True)
-        yield replace(s, form="overlapped", reload=True, late=late, bulk=True)
         if shape.refills:
             yield replace(s, form="pipeline", reload=True, blocks=1, stages=1, places=2 * s.items)
     if s.realigned and s.team % WARP == 0 and s.cluster == 1:
