@@ -10,6 +10,14 @@
 // Blocks take rows by ticket, in order, and tell what they have before they wait. So the first row
 // that is not done has a running block on every rank, and no two blocks need run at the same time.
 
+// So many blocks run at the same time sooner or later, whatever else does: they take rows as they are
+// numbered, without a ticket. On the host a block runs when another waits, in whatever order.
+#if defined(NORMGEN_HOST)
+constexpr unsigned FEW_BLOCKS = 1;
+#else
+constexpr unsigned FEW_BLOCKS = 32;
+#endif
+
 // Floats of 16 bytes: where each of several values begins.
 constexpr int VALUES_ALIGNED = 4;
 
@@ -36,26 +44,38 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWordsScratch {
 };
 
 template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
-    static_assert(TEAM <= THREADS, "a block has the whole row");
-    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    static constexpr int LANES = TEAM < 32 ? TEAM : 32, WORDS = sizeof(ChannelRecord) / 8;
+    static_assert(TEAM <= THREADS && WORDS <= THREADS, "a block has the whole row");
     RowWordsScratch<RANKS, VALUES, TEAM, THREADS>& scratch;
     unsigned* counters;
+    unsigned ticket;
+    unsigned long long word;  // of the record
     Channel<RANKS> channel;
 
     // All threads of a block call it, after the kernels before have ended.
     __device__ __forceinline__ RowWords(
         RowWordsScratch<RANKS, VALUES, TEAM, THREADS>& scratch, const ChannelRecord* record)
-        : scratch(scratch), counters(const_cast<unsigned*>(record->counters)), channel{} {
-        constexpr int WORDS = sizeof(ChannelRecord) / 8;
-        const unsigned thread = threadIdx.x;
-        if (thread == 0) scratch.ticket = atomicAdd(counters + TAKEN, 1u);
-#pragma unroll
-        for (int first = 0; first < WORDS; first += THREADS) {
-            const int word = first + int(thread);
-            if (word < WORDS) {
-                scratch.record[word] = reinterpret_cast<const volatile unsigned long long*>(record)[word];
-            }
-        }
+        : scratch(scratch),
+          counters(const_cast<unsigned*>(record->counters)),
+          ticket(blockIdx.x),
+          word(0),
+          channel{} {
+        const auto* const words = reinterpret_cast<const volatile unsigned long long*>(record);
+        if (threadIdx.x < WORDS) word = words[threadIdx.x];
+        if (gridDim.x <= FEW_BLOCKS) return;
+        if (threadIdx.x == 0) scratch.ticket = atomicAdd(counters + TAKEN, 1u);
+        __syncthreads();
+        ticket = scratch.ticket;
+    }
+
+    // The number of this thread's group: rows are taken in order.
+    template <class Index> __device__ __forceinline__ Index team() const {
+        return Index(ticket) * (THREADS / TEAM) + threadIdx.x / TEAM;
+    }
+
+    // All threads of a block call it, before they exchange, and once what they read is on its way.
+    __device__ __forceinline__ void open() {
+        if (threadIdx.x < WORDS) scratch.record[threadIdx.x] = word;
         __syncthreads();
         const auto* const found = reinterpret_cast<const ChannelRecord*>(scratch.record);
         channel.counters = counters;
@@ -64,11 +84,6 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
         channel.patience = found->patience;
         channel.rank = int(found->rank);
         channel.epoch = next_epoch(found->counters[EPOCH]);
-    }
-
-    // The number of this thread's group: rows are taken in order.
-    template <class Index> __device__ __forceinline__ Index team() const {
-        return Index(scratch.ticket) * (THREADS / TEAM) + threadIdx.x / TEAM;
     }
 
     // Tells the peers these values of a row, and waits for theirs. `live`: whether the group has one.

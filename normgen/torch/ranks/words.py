@@ -156,6 +156,7 @@ class Words:
         ]
         told = [each.record(self._seconds) for each in made]
         records[:, COUNTERS // 2 :] = torch.tensor(told, dtype=torch.int64, device="cpu")
+        assert records[:, COUNTERS // 2 :].tolist() == list(map(list, told))  # there, for all streams
         found = (record[:1].view(torch.float32)[0] for record in records)
         self._records |= dict(zip(made, found, strict=True))
         self._spare = made[1:]
