@@ -25,7 +25,8 @@ SPECS = {
     "whole": "output y[M, N] = 2 * v + 1\n",
 }
 # Rows of some warps, which begin at every element of a word, and of one; and of few elements.
-SHAPES = [(9, 343), *(pytest.param(each, marks=pytest.mark.thorough) for each in ((5, 1023), (49, 7)))]
+_MORE = (5, 1023), (33, 67), (49, 7)
+SHAPES = [(9, 343), *(pytest.param(each, marks=pytest.mark.thorough) for each in _MORE)]
 TYPES = [F32, pytest.param(DTYPE_SETS[1], marks=pytest.mark.thorough)]
 
 

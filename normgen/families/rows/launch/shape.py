@@ -12,7 +12,7 @@ from normgen.package.kernels import RowsRecord
 from normgen.package.operands import OperandRecord
 
 # Vectors, and elements, of a misaligned row for realigned loads, at least: shorter ones are mostly ends.
-_REALIGNED_FROM, _REALIGNED_ELEMENTS = 32, 256
+_REALIGNED_FROM, _REALIGNED_ELEMENTS = 8, 64
 
 
 @once
