@@ -1,6 +1,5 @@
 #pragma once
 #include "normgen/peers.cuh"
-#include "normgen/programmatic.cuh"
 
 // ---- Words of rows: thread groups that tell peers what they have of their rows -------------------
 // A kernel that computes values of a row, and needs those of all ranks to go on, exchanges them
