@@ -11,7 +11,7 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.runtime.norm import Norm
-from normgen.verify.cases import DTYPE_SETS
+from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from tests.codegen.ways import Offers, first, of_form, shared
 from tests.verify.subjects import BF16, F32, bundled_subject, case_of, prove, same_bits
 
@@ -33,7 +33,7 @@ def ran(executor: HostExecutor) -> list[str]:
 
 @pytest.mark.parametrize("dtypes", [F32, BF16, MIXED], ids=lambda found: found.name)
 @pytest.mark.parametrize("way", WAYS)
-def test_one_row_has_no_second_stage(way: str, dtypes: object) -> None:
+def test_one_row_has_no_second_stage(way: str, dtypes: DtypeSet) -> None:
     width, ways = WAYS[way]
     found = bundled_subject("layernorm")
     for how in ({}, {"accumulate": True}):
@@ -62,6 +62,16 @@ def test_bits_are_those_of_two_stages(way: str) -> None:
         made[offset] = out
         assert ("second_stage" in ran(executor)) == bool(offset)
     assert all(same_bits(made[0][name].copy(), made[1][name].copy()) for name in ("dw", "db"))
+
+
+@pytest.mark.parametrize(("rows", "width", "dtypes"), [(2, 6248, BF16), (3, 792, MIXED), (4, 1023, F32)])
+def test_one_unit_has_a_few_rows(rows: int, width: int, dtypes: DtypeSet) -> None:
+    executor = HostExecutor(checked=True)
+    found = bundled_subject("layernorm")
+    subject = replace(found, norm=Norm(found.norm.package))
+    with first(of_form("pipeline")):
+        prove(subject, case_of(subject, rows, width, dtypes), executor, directions=("backward",))
+    assert ran(executor) == ["pipeline"]
 
 
 def test_many_rows_leave_partials() -> None:

@@ -9,11 +9,13 @@ from normgen.families.rows.launch.forms import form_of, store_quantum
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.launching.accumulating import wanted_columns, words_of
 from normgen.launching.call import INT_LIMIT, Call
+from normgen.launching.machine import bandwidth_of
 from normgen.package.kernels import RowsRecord
 from normgen.package.operands import AccumulatorRecord
 
 _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
 _MOST_SHARES = 64  # of a segment
+_TURN = 0.6  # microseconds that one more row takes a block, beside those that its bytes take
 
 
 class RowBlocks:
@@ -54,7 +56,9 @@ class RowBlocks:
             self.runs = schedule.cluster
         # a cluster goes from one segment to the next, with the rows to come on their way
         self.walks = bool(kernel.segment) and form.in_order and schedule.cluster > 1
-        self.blocks_per_segment = self._blocks_per_segment()
+        able = kernel.finishes and form.finishes
+        able = able and call.aligned(call.present(kernel.finals))
+        self.blocks_per_segment = 1 if able and self._alone() else self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
         together = schedule.together(call.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
@@ -64,8 +68,7 @@ class RowBlocks:
         several = schedule.members > 1
         meeting, apart = several and form.meets, several and form.streams
         self.launches = kernel.launches if apart else 1
-        one = kernel.finishes and form.finishes and self.partials == 1
-        self.finishes = one and call.aligned(call.present(kernel.finals))
+        self.finishes = able and self.partials == 1
         self.leaves = not self.finishes or (form.streams and self.rows > 1)
         self.words = self.blocks * words_of(schedule.members) if meeting else 0
         left = kernel.left * self.rows * self.segments if apart else 0
@@ -111,6 +114,17 @@ class RowBlocks:
                 return min(tiles, together)
             return min(tiles, self._room(form.rounds)) if s.walks else tiles
         return self._in_turns(tiles, together) if self.walks else min(tiles, self._room(form.rounds))
+
+    def _alone(self) -> bool:
+        """Whether one block, or cluster, that holds rows takes all of them: where they take it less time than
+        passes before a second stage is under way."""
+        s, call, kernel, device = self.schedule, self.call, self.kernel, self.call.device
+        if not self.form.in_order:
+            return False
+        moving = [o for o in call.touched(kernel.reads, kernel.writes) if o.kept and o.inner == kernel.inner]
+        row = sum(map(call.itemsize, moving)) * self.length * s.teams
+        turn = _TURN + row * call.multiprocessors / (bandwidth_of(device) * s.cluster)
+        return 0 < self.rows <= s.teams * (1 + int(device.launch_latency / turn))
 
     def _in_turns(self, tiles: int, together: int) -> int:
         """How many shares the rows of a segment are dealt out in, to clusters that go from one share to the
