@@ -7,11 +7,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from normgen.locks import new_lock
+from normgen.torch import native, private
 from normgen.torch.calls import Wanted, mask
 from normgen.torch.gradients import Call, gradients
 from normgen.torch.local import LocalStep
-from normgen.torch.native import EXTENSION, filled
+from normgen.torch.native import filled
 from normgen.torch.signature import Signature
+from normgen.torch.steps import Step
 
 # (*operands, **floats) -> what a function returns; None where Python is to make the call.
 Fast = Callable[..., Any]
@@ -23,7 +26,7 @@ def function(step: LocalStep, signature: Signature, widened: bool, together: Any
     `widened`: autocast changes its operands; `together`: what makes of several outputs what is returned;
     `call`: what runs a step where the extension does not.
     """
-    node, least = EXTENSION.loaded, signature.least
+    node, least = native.EXTENSION.loaded, signature.least
     if node is None or least is None:
         return None
     pull = step.pull
@@ -64,3 +67,48 @@ def function(step: LocalStep, signature: Signature, widened: bool, together: Any
     )
     found: Fast = made.callable()
     return found
+
+
+class Haste:
+    """Has the known calls of an operator made in C++, as soon as the extension is there.
+
+    `compute`, `record`: what the operator does below autograd, and there: of dispatch keys, then all that it is
+    given. No `record` where PyTorch has its own.
+    """
+
+    def __init__(
+        self, step: Step, name: str, compute: Callable[..., Any], record: Callable[..., Any] | None
+    ) -> None:
+        self._waits = isinstance(step, LocalStep)
+        self._lock = new_lock()
+        self._given = step, name, compute, record
+
+    def __call__(self) -> None:
+        if self._waits and native.EXTENSION.there:
+            with self._lock:
+                if self._waits:
+                    self._waits = False
+                    _operate(native.EXTENSION.loaded, *self._given)
+
+
+def _operate(
+    node: Any, step: Step, name: str, compute: Callable[..., Any], record: Callable[..., Any] | None
+) -> None:
+    assert isinstance(step, LocalStep)
+    made = filled(
+        node.Operator(),
+        operands=len(step.operands),
+        read=len(step.direction.reads),
+        numbers=len(step.attrs),
+        states=[place for place, each in enumerate(step.operands) if each in step.updated],
+        typed=[step.results.index(result) for result in step.typed],
+        calls=step.calls.fast(node),
+    )
+    by_number = private.KEYS_BY_NUMBER
+    recorded = None
+    if record is not None and by_number is not None:
+
+        def recorded(keys: int, *given: Any) -> Any:
+            return record(by_number(keys), *given)
+
+    node.operate(name, made, compute, recorded)

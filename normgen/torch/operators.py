@@ -18,6 +18,7 @@ from normgen.torch.batching import batched, check_states
 from normgen.torch.calls import Wanted
 from normgen.torch.gradients import gradients, keep, tangents
 from normgen.torch.imagine import imagined
+from normgen.torch.node import Haste
 from normgen.torch.sharding import announce, settle
 from normgen.torch.steps import Step
 
@@ -41,6 +42,7 @@ def _register(step: Step) -> Any:
     operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def compute(*given: Any) -> Any:
+        hasten()
         rest, wanted = _sorted(step, given)
         tensors = list(rest[:count])
         states = [place for place, each in enumerate(step.operands) if each in step.updated]
@@ -63,9 +65,11 @@ def _register(step: Step) -> Any:
         made, places = batched(step, run, info.batch_size, dims[:count], tensors, wanted)
         return _single(made), _single(places)
 
+    record = None if private.LEVELS is None else _recording(step, operator, private.LEVELS)
+    hasten = Haste(step, f"{NAMESPACE}::{name}", compute, record)
     register.impl(name, compute, "CompositeExplicitAutograd")
-    if private.LEVELS is not None:
-        register.impl(name, _recording(step, operator, private.LEVELS), "Autograd", with_keyset=True)
+    if record is not None:
+        register.impl(name, record, "Autograd", with_keyset=True)
     else:
         _record_plainly(step, f"{NAMESPACE}::{name}", register)
     torch.library.register_fake(f"{NAMESPACE}::{name}", imagine, lib=register)

@@ -57,6 +57,7 @@ def _levels() -> Levels | None:
 
 _ACTIVE = _find("torch._C", "_are_functorch_transforms_active", "_len_torch_dispatch_stack")
 _KEYS = _find("torch._C", "_dispatch_keys", "_parse_dispatch_key")
+_SETS = _find("torch._C", "DispatchKeySet")
 _BATCH = _find("torch", "_add_batch_dim", "_remove_batch_dim")
 _NESTING = _find("torch._C", "_vmapmode_increment_nesting", "_vmapmode_decrement_nesting")
 _AUTOCAST = _find("torch._C", "_is_any_autocast_enabled")
@@ -65,6 +66,8 @@ _HOOKS = _find("torch.nn.modules.module", "_has_any_global_hook")
 _GROUPS = _find("torch.distributed.distributed_c10d", "_resolve_process_group")
 _STORES = _find("torch.distributed.distributed_c10d", "_get_process_group_store")
 _SYMMETRIC = "torch.distributed._symmetric_memory"
+# (a number) -> the set of dispatch keys that has it.
+KEYS_BY_NUMBER: Callable[[int], Any] | None = getattr(_SETS[0], "from_raw_repr", None) if _SETS else None
 LEVELS = _levels()  # without: torch.library.register_autograd, which knows no forward mode
 
 

@@ -11,6 +11,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 import normgen.torch as nt
 from normgen.torch import private
 from tests.torch.gloo import DEVICE
+from tests.torch.spread_words import by_words
 from tests.torch.spreading import same
 
 
@@ -65,7 +66,7 @@ def dtensors_are_not_gathered():
             ((whole, Shard(0)), *[(whole, whole)] * 2),
             (whole, Shard(0)),
         )
-    assert 0 < gathered.most <= 400
+    assert gathered.most <= 400 and (gathered.most or by_words())
     heads = nt.load("qk_norm", head_dim=3)
     q, k = torch.randn(4, 12), torch.randn(4, 6)
     mine = [_placed(each, mesh, Shard(0), Shard(1)) for each in (q, k)]

@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include "calls.h"
 #include "node.h"
+#include "operators.h"
 
 namespace normgen {
 namespace {
@@ -199,6 +200,15 @@ PYBIND11_MODULE(normgen_node, module) {
       .def_readwrite("slow", &Function::slow)
       .def_readwrite("together", &Function::together)
       .def("callable", callable);
+  py::class_<Operator>(module, "Operator")
+      .def(py::init<>())
+      .def_readwrite("operands", &Operator::operands)
+      .def_readwrite("read", &Operator::read)
+      .def_readwrite("numbers", &Operator::numbers)
+      .def_readwrite("states", &Operator::states)
+      .def_readwrite("typed", &Operator::typed)
+      .def_readwrite("calls", &Operator::calls);
+  module.def("operate", operate);
 }
 
 }  // namespace normgen

@@ -19,6 +19,7 @@ class Patched:
 
     replaced: ClassVar[type[Module]]
     recipe: ClassVar[tuple[Any, ...]]  # a function and its arguments, which make the class
+    is_drop_in: ClassVar[bool] = False  # whether all its methods are those of a drop-in
 
     def __prepare_scriptable__(self) -> Any:
         """RuntimeError: `torch.jit.script` asks for what it may compile the source of."""

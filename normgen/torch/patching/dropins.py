@@ -45,7 +45,7 @@ def _own(cls: type) -> bool:
 @cache
 def drop_in(original: type[Module]) -> type[Module]:
     """A module of PyTorch, or a subclass that overrides nothing of its drop-in, with the methods of that."""
-    return make_class(original, (_drop_in(original), original), (drop_in, original))
+    return make_class(original, (_drop_in(original), original), (drop_in, original), {"is_drop_in": True})
 
 
 @cache

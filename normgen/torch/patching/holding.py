@@ -20,7 +20,6 @@ from normgen.torch.nn.channels import grouping
 from normgen.torch.nn.precision import has_kernels
 from normgen.torch.patching.activations import Follower, follower
 from normgen.torch.patching.classes import Patched
-from normgen.torch.patching.dropins import drop_in
 from normgen.torch.patching.joined import BATCH, GROUP, joined_spec
 from normgen.torch.private import has_hooks
 
@@ -94,7 +93,7 @@ def _computed(held: Held, found: Follower, rounded: bool) -> torch.Tensor:
     norm, x = held.norm, held.x
     others = () if held.residual is None else (held.residual,)
     kind = GROUP if isinstance(norm, torch.nn.GroupNorm) else BATCH
-    spec = joined_spec(kind, found.name, bool(others), rounded)
+    spec = joined_spec(kind, found.name, held.residual is not None, rounded)
     if kind is BATCH:
         norm._check_input_dim(x)
         return normalized(norm, lambda own: function(spec, training=own), x, *others, **found.numbers)
@@ -123,7 +122,7 @@ def is_joinable(norm: Any) -> bool:
     return (
         isinstance(norm, (*_BATCHES, torch.nn.GroupNorm))
         and isinstance(norm, Patched)
-        and norm.recipe[0] is drop_in
+        and norm.is_drop_in
     )
 
 
