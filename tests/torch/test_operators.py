@@ -1,5 +1,5 @@
-"""Operators that are called again, as compiled graphs call them: known calls run in C++, and all else does what
-it did."""
+"""Operators that are called again, as compiled graphs call them: known calls run in C++, and all else does
+what it did."""
 
 from __future__ import annotations
 

@@ -119,11 +119,7 @@ def _joins(norm: Any, activation: Any, x: Any) -> bool:
 
 def is_joinable(norm: Any) -> bool:
     """Whether it is a norm of PyTorch with the methods of its drop-in."""
-    return (
-        isinstance(norm, (*_BATCHES, torch.nn.GroupNorm))
-        and isinstance(norm, Patched)
-        and norm.is_drop_in
-    )
+    return isinstance(norm, (*_BATCHES, torch.nn.GroupNorm)) and isinstance(norm, Patched) and norm.is_drop_in
 
 
 def _is_watched(module: Module) -> bool:
