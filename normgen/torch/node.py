@@ -72,8 +72,8 @@ def function(step: LocalStep, signature: Signature, widened: bool, together: Any
 class Haste:
     """Has the known calls of an operator made in C++, as soon as the extension is there.
 
-    `compute`, `record`: what the operator does below autograd, and there: of dispatch keys, then all that it is
-    given. No `record` where PyTorch has its own.
+    `compute`, `record`: what the operator does below autograd, and there: of dispatch keys, then all that it
+    is given. No `record` where PyTorch has its own.
     """
 
     def __init__(
