@@ -29,6 +29,7 @@ NORMS = (
     Case("softmax", {}, lambda x: functional.softmax(x, -1), ((3, 8),)),
     Case("batchnorm", {}, batch, ((3, 4, 5), (4,), (4,))),
 )
+MANY = CASES[0]._replace(shapes=((512, 2, 8), (8,)))  # rows, of which several blocks have some
 grad = torch.autograd.grad
 
 
@@ -90,7 +91,7 @@ def test_tensors_of_inference_mode_are_known_with_others_of_their_layout(python)
 
 
 def test_gradients_that_nobody_needs_are_not_computed(launcher, python):
-    norm, (x, w), dy = _known()
+    norm, (x, w), dy = _known(MANY)
     counts = []
     for given, wanted in (((x, w), (x, w)), ((x, w.detach()), (x,))):
         for _ in range(3):
@@ -157,7 +158,7 @@ def test_threads_that_python_has_not_made_may_call(python):
 
 
 def test_a_refused_launch_is_made_by_python_and_a_later_one_is_an_error(launcher, python):
-    norm, (x, w), dy = _known()
+    norm, (x, w), dy = _known(MANY)
     python.clear()
     launcher.codes = [201, 201]  # of the function, and of its operator
     same(norm(x, w), rms(x, w))
