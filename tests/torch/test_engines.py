@@ -35,7 +35,7 @@ def ranks_with(**changed):
     [
         ({}, ""),
         ({"wish": "words"}, ""),
-        ({"wish": "collective"}, "rank 2 does not ask for them by NORMGEN_RANKS_ENGINE"),
+        ({"wish": "collective"}, "rank 2 asks for collectives by NORMGEN_RANKS_ENGINE"),
         ({"lacks": "its PyTorch has no symmetric memory"}, "rank 2: its PyTorch has no symmetric memory"),
         ({"node": "another"}, "rank 2 is on another node than rank 0"),
         ({"device": "gpu 1"}, "ranks 1 and 2 share a device"),

@@ -18,9 +18,9 @@ from normgen.torch.ranks.sites import Site
 
 VARIABLE = "NORMGEN_RANKS_ENGINE"
 # (words within: by the kernels that need them, where there are such; else by kernels of their own)
-WORDS, WITHIN, COLLECTIVE = "words", "words-within", "collective"
-ENGINES = ("auto", WORDS, WITHIN, COLLECTIVE)
-USUAL = COLLECTIVE  # where the variable says nothing
+AUTO, WORDS, WITHIN, COLLECTIVE = "auto", "words", "words-within", "collective"
+ENGINES = (AUTO, WORDS, WITHIN, COLLECTIVE)
+USUAL = AUTO  # where the variable says nothing
 UNDECIDED = "undecided: ranks agree in their first exchange"
 _WHAT = "the choice of how ranks exchange"
 
@@ -67,7 +67,7 @@ def unfit(every: Sequence[Facts]) -> str:
     first = every[0]
     for rank, each in enumerate(every):
         if each.wish == COLLECTIVE:
-            return f"rank {rank} does not ask for them by {VARIABLE}"
+            return f"rank {rank} asks for collectives by {VARIABLE}"
         if each.lacks:
             return f"rank {rank}: {each.lacks}"
         if each.node != first.node:
