@@ -97,7 +97,7 @@ def call(cases: Cases, prefix: str, sizes: dict[str, int], norm: Norm) -> str:
         workspace=workspace or None,
     )
     given = [hex(each.address) for each in arrays.values()]
-    given += [hex(scratch), str(address - scratch)] if workspace else []
+    given += [hex(scratch), str(address - scratch)] if any(case.scratch for case in cases.cases) else []
     given += [str(sizes[axis]) for axis in cases.open] + ["0.5f"] * len(attrs)
     return f'    printf("%d\\n", {prefix}_{name}(&norm, (CUstream){STREAM}, {", ".join(given)}));\n'
 
@@ -158,9 +158,9 @@ def test_what_does_not_fit_is_refused(library: Path, tmp_path: Path, driver: Fak
         f"{forward}16, 16, 0, 1e-6f)": "CUDA_ERROR_INVALID_VALUE",
         f"{forward}24, 16, 5, 1e-6f)": "CUDA_ERROR_MISALIGNED_ADDRESS",
         f"{forward}16, 16, 4000000000, 1e-6f)": "CUDA_ERROR_NOT_SUPPORTED",
-        f"{backward}16, {p}_backward_scratch(5) - 1, 5)": "CUDA_ERROR_INVALID_VALUE",
-        f"{backward}8, {p}_backward_scratch(5), 5)": "CUDA_ERROR_MISALIGNED_ADDRESS",
-        f"{backward}16, {p}_backward_scratch(5), 5)": "CUDA_SUCCESS",
+        f"{backward}16, {p}_backward_scratch(500) - 1, 500)": "CUDA_ERROR_INVALID_VALUE",
+        f"{backward}8, {p}_backward_scratch(500), 500)": "CUDA_ERROR_MISALIGNED_ADDRESS",
+        f"{backward}16, {p}_backward_scratch(500), 500)": "CUDA_SUCCESS",
         f"{p}_unload(&norm)": "CUDA_SUCCESS",
         f"{p}_unload(&norm) ": "CUDA_SUCCESS",  # nothing is left to unload
     }

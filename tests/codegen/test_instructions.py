@@ -74,6 +74,7 @@ PROBES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "load": ("*(uint4*)y = NoL2Hints().load_word((uint4*)x);", ("ld.global.v4.u32 {R, R, R, R}, [D];",)),
+    "store_of_8": ("store_whole((uint2*)y, *(uint2*)smem);", ("st.global.v2.u32 [D], {R, R};",)),
     "store": ("store_word<false>((uint4*)y, *(uint4*)smem);", ("st.global.v4.u32 [D], {R, R, R, R};",)),
     "store_first_out": (
         "store_word<true>((uint4*)y, *(uint4*)smem);",

@@ -176,14 +176,18 @@ def test_rows_move_sixteen_bytes_at_a_time_in_single_precision(kernel: Kernel) -
     # what is narrower: scalars of the row, partials of column sums, and what blocks leave of a row they share
     narrow = kernel.direction == "backward" or "LAUNCH" in launch_of(kernel).source
     assert set(found["load"]) <= ({16, 4} if narrow else {16})
-    assert not {1, 2, 8} & set(found["store"])
+    # one block of all rows stores gradients of gains, element by element
+    finished = {2} if kernel.direction == "backward" and kernel.form == "pipeline" else set()
+    assert not {1, 2, 8} & set(found["store"]) - finished
 
 
 @pytest.mark.nvcc
 def test_rows_that_begin_anywhere_move_in_narrower_words_or_together() -> None:
-    for form, length, width in (("registers", 4096, 8), ("multipass", 1200000, 4)):
-        moved = widths(ptx_of(rows("softmax", "forward", form, length, "bf16", width)))
-        assert max(moved["load"]) == max(moved["store"]) == width
+    moved = widths(ptx_of(rows("softmax", "forward", "registers", 4096, "bf16", 8)))
+    assert max(moved["load"]) == max(moved["store"]) == 8
+    # a long one by the words around it; what is narrower are its ends
+    moved = widths(ptx_of(rows("softmax", "forward", "multipass", 1200000, "bf16", 4)))
+    assert max(moved["load"]) == 16 and max(moved["store"]) == 16
     # several short ones by words; what is narrower is the end of the last of them
     found = widths(ptx_of(rows("softmax", "forward", "row_tile", 151)))
     assert set(found["copy"]) == {16} and found["load"] == {2: 1}

@@ -116,7 +116,8 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
             for (int k = lane; k < VALUES * RANKS; k += LANES) {
                 const int peer = k % RANKS, which = k / RANKS;
                 if (peer != channel.rank) {
-                    told[k] = __uint_as_float(channel.await_bits(found->slots[channel.rank], peer, which * step + row));
+                    told[k] = __uint_as_float(
+                        channel.await_bits(found->slots[channel.rank], peer, which * step + row));
                 }
             }
         }

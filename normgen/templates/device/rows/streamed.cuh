@@ -16,7 +16,9 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
     static __device__ __forceinline__ bool beyond(int, int column) {
         return LENGTH % VEC > 0 && column >= LENGTH;
     }
-    static __device__ __forceinline__ int end_of(int column) { return partial(column) ? LENGTH : column + VEC; }
+    static __device__ __forceinline__ int end_of(int column) {
+        return partial(column) ? LENGTH : column + VEC;
+    }
 
     // How many elements of a vector are the row's.
     static __device__ __forceinline__ int elements_of(int, int column) {
@@ -61,7 +63,8 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
         } else return words;
     }
 
-    template <class T> static __device__ __forceinline__ Vector<T, VEC, REALIGNED> whole(const Vector<T, VEC>& vector) {
+    template <class T>
+    static __device__ __forceinline__ Vector<T, VEC, REALIGNED> whole(const Vector<T, VEC>& vector) {
         Vector<T, VEC, REALIGNED> words;
         memcpy(words.word, vector.word, sizeof(vector));
         return words;
@@ -103,7 +106,8 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
     }
 
     // A vector of what begins where a word does: what rows share, or is made of all of them.
-    template <class T> static __device__ __forceinline__ Vector<T, VEC> load_aligned(const T* values, int column) {
+    template <class T>
+    static __device__ __forceinline__ Vector<T, VEC> load_aligned(const T* values, int column) {
         if constexpr (LENGTH % VEC > 0) {
             if (partial(column)) {
                 Vector<T, VEC> vector;
@@ -118,7 +122,8 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
         return ::load_vector<VEC>(values + column);
     }
     template <class T>
-    static __device__ __forceinline__ void store_aligned(T* values, int column, const Vector<T, VEC>& vector) {
+    static __device__ __forceinline__ void store_aligned(
+        T* values, int column, const Vector<T, VEC>& vector) {
         if constexpr (LENGTH % VEC > 0) {
             if (partial(column)) {
 #pragma unroll
