@@ -69,8 +69,9 @@ def function(step: LocalStep, signature: Signature, widened: bool, together: Any
     return found
 
 
-class Haste:
-    """Has the known calls of an operator made in C++, as soon as the extension is there.
+class MoveToExtension:
+    """Has the known calls of an operator made in the extension, once, when it is there; to be called until
+    then.
 
     `compute`, `record`: what the operator does below autograd, and there: of dispatch keys, then all that it
     is given. No `record` where PyTorch has its own.
@@ -88,12 +89,13 @@ class Haste:
             with self._lock:
                 if self._waits:
                     self._waits = False
-                    _operate(native.EXTENSION.loaded, *self._given)
+                    _register(native.EXTENSION.loaded, *self._given)
 
 
-def _operate(
+def _register(
     node: Any, step: Step, name: str, compute: Callable[..., Any], record: Callable[..., Any] | None
 ) -> None:
+    """Register the kernels of an operator that the extension `node` has."""
     assert isinstance(step, LocalStep)
     made = filled(
         node.Operator(),
@@ -111,4 +113,4 @@ def _operate(
         def recorded(keys: int, *given: Any) -> Any:
             return record(by_number(keys), *given)
 
-    node.operate(name, made, compute, recorded)
+    node.register_known_calls(name, made, compute, recorded)

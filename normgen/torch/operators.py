@@ -18,7 +18,7 @@ from normgen.torch.batching import batched, check_states
 from normgen.torch.calls import Wanted
 from normgen.torch.gradients import gradients, keep, tangents
 from normgen.torch.imagine import imagined
-from normgen.torch.node import Haste
+from normgen.torch.node import MoveToExtension
 from normgen.torch.sharding import announce, settle
 from normgen.torch.steps import Step
 
@@ -42,7 +42,7 @@ def _register(step: Step) -> Any:
     operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def compute(*given: Any) -> Any:
-        hasten()
+        move_to_extension()
         rest, wanted = _sorted(step, given)
         tensors = list(rest[:count])
         states = [place for place, each in enumerate(step.operands) if each in step.updated]
@@ -66,7 +66,7 @@ def _register(step: Step) -> Any:
         return _single(made), _single(places)
 
     record = None if private.LEVELS is None else _recording(step, operator, private.LEVELS)
-    hasten = Haste(step, f"{NAMESPACE}::{name}", compute, record)
+    move_to_extension = MoveToExtension(step, f"{NAMESPACE}::{name}", compute, record)
     register.impl(name, compute, "CompositeExplicitAutograd")
     if record is not None:
         register.impl(name, record, "Autograd", with_keyset=True)

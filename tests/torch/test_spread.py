@@ -60,10 +60,14 @@ def test_four_processes_have_the_results_of_one(name, four):
         assert not fault[name], fault[name]
 
 
+def _exchanging_words(tmp_path_factory, checks, engine):
+    variables = {processes.SET: checks, WORDS_ON_HOST: "1", ENGINE: engine}
+    return faults(MODULE, 3, tmp_path_factory.mktemp(checks), variables)
+
+
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-    variables = {processes.SET: "words", WORDS_ON_HOST: "1", ENGINE: "auto"}
-    return faults(MODULE, 3, tmp_path_factory.mktemp("words"), variables)
+    return _exchanging_words(tmp_path_factory, "words", "auto")
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["words"]])
@@ -74,8 +78,7 @@ def test_processes_that_exchange_words_have_the_results_of_one(name, words):
 
 @pytest.fixture(scope="module")
 def within(tmp_path_factory):
-    variables = {processes.SET: "within", WORDS_ON_HOST: "1", ENGINE: "words-within"}
-    return faults(MODULE, 3, tmp_path_factory.mktemp("within"), variables)
+    return _exchanging_words(tmp_path_factory, "within", "words-within")
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["within"]])

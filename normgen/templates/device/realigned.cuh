@@ -103,7 +103,19 @@ template <class T> __device__ __forceinline__ uint4 load_elements(const T* addre
     memcpy(&word, element, sizeof(word));
     return word;
 }
-// The first `apart` of them lie `distance` further on.
+// The first `count` elements of a vector that begins where a word does; the others are zero.
+template <int N, class T>
+__device__ __forceinline__ Vector<T, N> load_first(const T* values, int count) {
+    Vector<T, N> vector;
+#pragma unroll
+    for (int w = 0; w < Vector<T, N>::WORDS; ++w) {
+        const int begin = w * ELEMENTS_OF_WORD<T>;
+        vector.word[w] = load_elements(values + begin, 0, count - begin);
+    }
+    return vector;
+}
+// Stores the elements from `begin` to before `end` of a word. The first `apart` of them lie `distance`
+// further on.
 template <class T>
 __device__ __forceinline__ void store_elements(
     T* address, const uint4& word, int begin, int end, int apart = 0, int distance = 0) {
@@ -234,15 +246,7 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
     static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
         const int first = column(item, lane);
         if constexpr (LENGTH % N > 0) {
-            if (may_be_last(item) && first + N > LENGTH) {
-                Vector<T, N> vector;
-#pragma unroll
-                for (int w = 0; w < Vector<T, N>::WORDS; ++w) {
-                    const int begin = first + w * ELEMENTS_OF_WORD<T>;
-                    vector.word[w] = load_elements(values + begin, 0, LENGTH - begin);
-                }
-                return vector;
-            }
+            if (may_be_last(item) && first + N > LENGTH) return load_first<N>(values + first, LENGTH - first);
         }
         return ::load_vector<N>(values + first);
     }

@@ -208,7 +208,7 @@ PYBIND11_MODULE(normgen_node, module) {
       .def_readwrite("states", &Operator::states)
       .def_readwrite("typed", &Operator::typed)
       .def_readwrite("calls", &Operator::calls);
-  module.def("operate", operate);
+  module.def("register_known_calls", register_known_calls);
 }
 
 }  // namespace normgen

@@ -21,12 +21,12 @@ struct Operator {
 };
 
 // The operator at one level of dispatch: what is known runs here, all else is done in Python.
-struct Kernel final : c10::OperatorKernel {
+struct KnownCallsKernel final : c10::OperatorKernel {
   std::shared_ptr<const Operator> step;
   bool records;  // whether this is the level of autograd
   PyObject* slow;  // (dispatch keys, if it records, then what the operator takes) -> its results; never released
 
-  Kernel(std::shared_ptr<const Operator> step, bool records, const py::object& slow)
+  KnownCallsKernel(std::shared_ptr<const Operator> step, bool records, const py::object& slow)
       : step(std::move(step)), records(records), slow(Py_NewRef(slow.ptr())) {}
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -117,14 +117,14 @@ struct Kernel final : c10::OperatorKernel {
 //
 // The dispatcher's table has no lock for those that read it. Who calls an operator gives up Python's lock right
 // before it reads there, and this holds that lock: whoever had begun to read is done after the pause.
-inline void operate(const std::string& name, const Operator& step, const py::object& compute,
-                    const py::object& record) {
+inline void register_known_calls(const std::string& name, const Operator& step, const py::object& compute,
+                                 const py::object& record) {
   // What is registered lives as long as the process.
   static auto& registered = *new std::vector<c10::RegistrationHandleRAII>();
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
   auto shared = std::make_shared<const Operator>(step);
   auto add = [&](DispatchKey key, bool records, const py::object& slow) {
-    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(shared, records, slow));
+    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<KnownCallsKernel>(shared, records, slow));
     registered.push_back(c10::Dispatcher::singleton().registerImpl(
         {name, ""}, key, std::move(kernel), std::nullopt, nullptr, "registered by normgen"));
   };

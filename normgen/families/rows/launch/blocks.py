@@ -56,8 +56,7 @@ class RowBlocks:
             self.runs = schedule.cluster
         # a cluster goes from one segment to the next, with the rows to come on their way
         self.walks = bool(kernel.segment) and form.in_order and schedule.cluster > 1
-        able = kernel.finishes and form.finishes
-        able = able and call.aligned(call.present(kernel.finals))
+        able = kernel.finishes and form.finishes and call.aligned(call.present(kernel.finals))
         self.blocks_per_segment = 1 if able and self._alone() else self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
         together = schedule.together(call.multiprocessors)

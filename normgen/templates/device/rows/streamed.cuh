@@ -109,15 +109,7 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
     template <class T>
     static __device__ __forceinline__ Vector<T, VEC> load_aligned(const T* values, int column) {
         if constexpr (LENGTH % VEC > 0) {
-            if (partial(column)) {
-                Vector<T, VEC> vector;
-#pragma unroll
-                for (int w = 0; w < Vector<T, VEC>::WORDS; ++w) {
-                    const int at = column + w * ELEMENTS_OF_WORD<T>;
-                    vector.word[w] = load_elements(values + at, 0, LENGTH - at);
-                }
-                return vector;
-            }
+            if (partial(column)) return load_first<VEC>(values + column, LENGTH - column);
         }
         return ::load_vector<VEC>(values + column);
     }
