@@ -38,8 +38,11 @@ def _nothing_compiled():
 
 @pytest.fixture
 def runs(monkeypatch):
-    """The steps that run in Python, by name, each with the results that are asked of it."""
+    """The steps that run in Python, by name, each with the results that are asked of it. No call is known
+    from the tests before, whose operators may run in C++."""
     from normgen.torch.steps import Step
+
+    forget_calls()
 
     noted = []
     run = Step.run
@@ -55,7 +58,6 @@ def runs(monkeypatch):
 @pytest.fixture
 def prepared(runs):
     """The steps that run, none of which was known before."""
-    forget_calls()
     return runs
 
 
@@ -91,8 +93,11 @@ def forget_calls():
 
 @pytest.fixture
 def in_python(monkeypatch):
-    """All calls are made in Python, as where the extension cannot be built."""
+    """All calls are made in Python, as where the extension cannot be built: operators that run in C++ since
+    the tests before know none."""
     from normgen.torch import function, native
+
+    forget_calls()
 
     missing = native._Extension()
     missing.fault = "it is left out"

@@ -33,7 +33,7 @@ def test_a_checkpointed_norm_has_its_gradients(case, reentrant, runs, in_python)
 
 @pytest.mark.parametrize("compiled", (False, True), ids=("eager", "compiled"))
 @pytest.mark.parametrize("policy", (Policy.MUST_SAVE, Policy.MUST_RECOMPUTE), ids=("save", "recompute"))
-def test_policies_name_the_operators_of_a_norm(policy, compiled, runs):
+def test_policies_name_the_operators_of_a_norm(policy, compiled, in_python, runs):
     norm, operands = nt.load("rmsnorm"), [drawn(3, 8), drawn(8)]
 
     def choose(context, operator, *arguments, **named):

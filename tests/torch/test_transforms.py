@@ -84,7 +84,7 @@ def test_transforms_are_compiled(name):
 
 
 @pytest.mark.parametrize("norm", (RMS, GROUP))
-def test_a_batch_that_an_axis_takes_is_one_call(norm, runs):
+def test_a_batch_that_an_axis_takes_is_one_call(norm, in_python, runs):
     mine, _, *shapes = norm
     for name in ("vmap", "vmap of another dimension", "vmap of vmap", "grad of vmap"):
         runs.clear()
@@ -92,7 +92,7 @@ def test_a_batch_that_an_axis_takes_is_one_call(norm, runs):
         assert len(runs) == 1 + (name == "grad of vmap"), name
 
 
-def test_weights_of_samples_take_a_call_for_each(runs):
+def test_weights_of_samples_take_a_call_for_each(in_python, runs):
     func.vmap(RMS[0])(torch.randn(3, 8), torch.randn(3, 8))
     assert len(runs) == 3
 
