@@ -6,11 +6,11 @@ import pytest
 
 from normgen import bundled
 from normgen.devices.cuda.nvrtc import Nvrtc
-from normgen.launching.launch import Launch
+from normgen.launching.launch import Launch, LaunchPlan
 from normgen.measure.clock import launch_of
 from normgen.package.device_functions import inlined
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
-from normgen.runtime.planning.choose import plan_launches
+from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import packaged
 from tests.codegen.ways import first, of_form
 from tests.covering import CALLS, HOPPER, Call
@@ -46,11 +46,11 @@ def _needs_nvrtc() -> None:
     need_nvrtc()
 
 
-def launches(name: str, direction: str, call: Call) -> list[Launch]:
-    """What a call of a bundled spec launches; forward where it has no backward."""
+def plans(name: str, direction: str, call: Call) -> list[LaunchPlan]:
+    """What each strategy launches in a call of a bundled spec; forward where it has no backward."""
     made = packaged(name)
     record = getattr(made, direction) or made.forward
-    return list(plan_launches(record, call.binding(made, record), HOPPER).launches)
+    return [each.plan for each in alternatives(record, call.binding(made, record), HOPPER)]
 
 
 def check(launch: Launch) -> None:
@@ -61,15 +61,16 @@ def check(launch: Launch) -> None:
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("call", sampled(SPECS, *range(1, len(SPECS), 20)))
 def test_a_spec_compiles(call: tuple[str, str, Call]) -> None:
-    check(launches(*call)[0])
+    for plan in plans(*call):
+        check(plan.launches[0])
 
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("form", sampled(FORMS, 0, 1, 3, 5, 6, 9))
 def test_a_form_compiles(form: str) -> None:
     with first(of_form(WITH.get(form, form))):
-        launched = launches(*FORMS[form])
-    check(next(each for each in launched if each.entry.endswith(f"_{form}")))
+        launches = [launch for plan in plans(*FORMS[form]) for launch in plan.launches]
+    check(next(each for each in launches if each.entry.endswith(f"_{form}")))
 
 
 @pytest.mark.nvrtc
