@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -19,9 +19,10 @@ from normgen.locks import cached_property
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
+    from normgen.codegen.ranks import RankCompilation
     from normgen.ir.program import Definition, Program
     from normgen.package.records import Package
-    from normgen.package.spread import SpreadRecord
+    from normgen.package.spread import PairRecord, SpreadRecord
     from normgen.runtime.norm import Norm
     from normgen.runtime.ranks.group import Ranks, Simulated
     from normgen.runtime.ranks.norm import SpreadNorm
@@ -90,6 +91,7 @@ def _spread(
     whole: tuple[str, ...],
 ) -> SpreadNorm:
     from normgen.runtime.ranks.group import checked_ranks
+    from normgen.runtime.ranks.groups import Grouped
     from normgen.runtime.ranks.norm import SpreadNorm
 
     ranks = checked_ranks(shard)
@@ -98,38 +100,28 @@ def _spread(
     where = names, ranks.size if any(name.startswith("(") for name in names) else 1
 
     @cache
-    def local() -> tuple[Compilation, tuple[str, ...]]:
-        from normgen.codegen.compilation import Compilation
-        from normgen.codegen.ranks import local_definition
+    def local() -> RankCompilation:
+        from normgen.codegen.ranks import rank_compilation
 
-        definition, axes = local_definition(stages.compilation.definition, *where)
-        return Compilation(definition), axes
+        return rank_compilation(stages.compilation.definition, *where)
 
-    def signature() -> tuple[Package, tuple[str, ...]]:
-        from normgen.codegen.ranks import signature_package
+    def signature() -> tuple[Package, tuple[str, ...], tuple[PairRecord, ...], bool]:
+        made = local()
+        return made.signature, made.runs.names, made.runs.pairs, made.runs.whole is not None
 
-        made, axes = local()
-        return signature_package(made.definition, made.derived), axes
-
-    def record(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-        from normgen.codegen.ranks import spread_record, wanted_part
-
-        made, axes = local()
-        program = dict(made.programs)[direction]
-        return spread_record(made.definition, wanted_part(program, wanted), axes, whole)
-
-    def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
+    def compiled(blocks: bool, direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
         found: SpreadRecord = _cached(
             "spread",
             source,
             attrs,
-            (repr((where, whole, direction, wanted)),),
-            lambda: record(direction, wanted),
+            (repr((where, whole, blocks, direction, wanted)),),
+            lambda: local().record(direction, wanted, whole, blocks),
         )
         return found
 
-    package, axes = _cached("signature", source, attrs, (repr(where),), signature)
-    return SpreadNorm(package, axes, ranks, compiled, whole=whole)
+    package, axes, pairs, wholes = _cached("signature", source, attrs, (repr(where),), signature)
+    grouped = Grouped(pairs, partial(compiled, True), wholes) if pairs else None
+    return SpreadNorm(package, axes, ranks, partial(compiled, False), whole=whole, grouped=grouped)
 
 
 @dataclass(frozen=True)

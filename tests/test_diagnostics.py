@@ -71,9 +71,9 @@ def _message(spec: str, attrs: dict[str, object]) -> str:
         definition = load_definition(source, {name: each for name, each in attrs.items() if name != "shard"})
         made = backward(definition) if definition.of else None
         if "shard" in attrs:
-            local, axes = local_definition(definition, names, 3)
-            for program in (local.program, backward(local)):
-                spread_program(local, program, axes)
+            runs = local_definition(definition, names, 3)
+            for program in (runs.definition.program, backward(runs.definition)):
+                spread_program(runs.definition, program, runs.axes)
         if not definition.warnings:
             package(definition, made)
     except SpecError as error:

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
     from normgen.codegen.ranks import Spread
     from normgen.ir.program import Program, Tensor
+    from normgen.package.spread import PairRecord
 
+_WITHIN = (
+    "runs of other lengths exchange between kernels, whatever the engine: a rank has kernels of its own for "
+    "each block"
+)
 _HAVE = {
     "shard": "a shard",
     "whole": "whole, the same bits on all ranks",
@@ -23,20 +28,36 @@ _HAVE = {
 
 def explained(made: Compilation, axes: Sequence[str], directions: Sequence[str]) -> str:
     """The stages of these directions. Raises `SpecError` for axes that cannot be spread."""
-    from normgen.codegen.ranks import local_definition, spread_program
+    from normgen.codegen.ranks import rank_compilation
 
     program = made.definition.program
-    _, spread_axes = local_definition(made.definition, axes, 1)  # which shows how it is on any number
+    on_rank = rank_compilation(made.definition, axes, 1)  # which shows how it is on any number
     lines = [f"{program.name} with {' and '.join(axes)} spread over ranks"]
     exchanges = 0
-    for name, each in made.programs:
-        if name in directions:
-            spread = spread_program(made.definition, each, spread_axes)
-            lines += ["", *_direction(name, each, spread)]
-            exchanges += len(spread.rounds)
+    for blocks in (False, True) if on_rank.runs.pairs else (False,):
+        if on_rank.runs.pairs:
+            lines += ["", *textwrap.wrap(_runs_text(on_rank.runs.pairs, blocks), 80)]
+        for name, each in made.programs:
+            if name in directions:
+                spread = on_rank.program(name, [r.tensor.name for r in each.results], (), blocks)
+                lines += ["", *_direction(name, each, spread)]
+                exchanges += len(spread.rounds)
     if exchanges:
         lines += ["", *textwrap.wrap(f"on GPUs PyTorch's processes exchange by {RULE}", 80)]
+    if on_rank.runs.pairs:
+        lines += ["", *textwrap.wrap(_WITHIN, 80)]
     return "\n".join(lines) + "\n"
+
+
+def _runs_text(pairs: Sequence[PairRecord], blocks: bool) -> str:
+    names, groups = (" and ".join(each) for each in ([p.name for p in pairs], [p.outer for p in pairs]))
+    if blocks:
+        return (
+            f"with other runs of {names}: each rank computes for up to 3 blocks of its run, and tells of all "
+            f"groups that it has elements of"
+        )
+    alike = ", as many on each" if any(pair.groups is not None for pair in pairs) else ""
+    return f"with runs of whole groups{alike}, which are runs of {groups}:"
 
 
 def _direction(name: str, program: Program, spread: Spread) -> Iterator[str]:

@@ -5,28 +5,83 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from normgen.codegen.compilation import Compilation
 from normgen.codegen.package import package, package_of
 from normgen.codegen.refusals import fault
-from normgen.codegen.runs import local_definition
+from normgen.codegen.runs import Runs, local_definition
 from normgen.codegen.strategies.ranks import Spread, spread
 from normgen.codegen.strategies.told import number_of, told_program, told_strategy
 from normgen.diagnostics import Source, SpecError
-from normgen.ir.kinds import Unspreadable
+from normgen.ir.kinds import CutAxes, Unspreadable
 from normgen.ir.nodes import Axes, Expr, walk
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.kernel.group import Misfit
+from normgen.locks import cached_property
 from normgen.package.records import Package, TensorRecord
-from normgen.package.spread import SpreadRecord, StageRecord, ToldRecord
+from normgen.package.spread import NumberRecord, SpreadRecord, StageRecord, ToldRecord
 
 __all__ = [
+    "CutAxes",
+    "RankCompilation",
     "Spread",
     "local_definition",
+    "rank_compilation",
     "signature_package",
     "spread_program",
     "spread_record",
     "told_record",
     "wanted_part",
 ]
+
+
+class RankCompilation:
+    """What becomes of a definition on each of some ranks, or of a level of derivatives of one. `apart`: that
+    of blocks of dimensions that are two axes; None where ranks have none."""
+
+    def __init__(self, runs: Runs, whole: Compilation, apart: Compilation | None) -> None:
+        self.runs, self.whole, self.apart = runs, whole, apart
+
+    @cached_property
+    def signature(self) -> Package:
+        """What calls of a rank take and return, without kernels."""
+        return self.runs.flat(signature_package(self.whole.definition, self.whole.derived))
+
+    @cached_property
+    def differentiated(self) -> RankCompilation | None:
+        """That of the level above; None where there is nothing to differentiate."""
+        whole = self.whole.differentiated
+        apart = None if self.apart is None else self.apart.differentiated
+        return None if whole is None else RankCompilation(self.runs, whole, apart)
+
+    def record(
+        self, direction: str, wanted: Iterable[str], whole: Iterable[str] = (), blocks: bool = False
+    ) -> SpreadRecord:
+        """The local programs of a direction that give these results, compiled. `blocks`: for runs that
+        straddle groups. Raises what `spread_record` does."""
+        made, cut = self._made(blocks)
+        return spread_record(made.definition, wanted_part(dict(made.programs)[direction], wanted), cut, whole)
+
+    def program(
+        self, direction: str, wanted: Iterable[str], whole: Iterable[str] = (), blocks: bool = False
+    ) -> Spread:
+        """The same, not compiled."""
+        made, cut = self._made(blocks)
+        return spread_program(
+            made.definition, wanted_part(dict(made.programs)[direction], wanted), cut, whole
+        )
+
+    def _made(self, blocks: bool) -> tuple[Compilation, CutAxes]:
+        if not blocks:
+            return self.whole, CutAxes(frozenset(self.runs.axes))
+        assert self.apart is not None
+        return self.apart, self.runs.cut
+
+
+def rank_compilation(definition: Definition, names: Iterable[str], ranks: int) -> RankCompilation:
+    """That of a definition on so many ranks. Raises what `local_definition` does."""
+    runs = local_definition(definition, names, ranks)
+    apart = None if runs.split is None else Compilation(runs.split)
+    return RankCompilation(runs, Compilation(runs.definition), apart)
 
 
 def wanted_part(program: Program, wanted: Iterable[str] | None) -> Program:
@@ -36,22 +91,24 @@ def wanted_part(program: Program, wanted: Iterable[str] | None) -> Program:
 
 
 def spread_program(
-    definition: Definition, program: Program, axes: Iterable[str], whole: Iterable[str] = ()
+    definition: Definition, program: Program, cut: CutAxes | Iterable[str], whole: Iterable[str] = ()
 ) -> Spread:
-    """The local programs of a direction. `axes`: as `local_definition` tells them; `whole`: the operands
-    whose gradients ranks add up. Raises `SpecError` (code `spread`) where ranks cannot compute it."""
+    """The local programs of a direction. `cut`: the axes, or what is cut, as `local_definition` tells them;
+    `whole`: the operands whose gradients ranks add up. Raises `SpecError` (code `spread`) where ranks cannot
+    compute it."""
     cotangents = [t.name for t in program.operands if t.role == "cotangent"]
+    cut = cut if isinstance(cut, CutAxes) else CutAxes(frozenset(cut))
     try:
-        return spread(program, frozenset(axes), cotangents, [f"d{name}" for name in whole])
+        return spread(program, cut, cotangents, [f"d{name}" for name in whole])
     except Unspreadable as found:
         raise _refused(definition, program, found) from found
 
 
 def spread_record(
-    definition: Definition, program: Program, axes: Iterable[str], whole: Iterable[str] = ()
+    definition: Definition, program: Program, cut: CutAxes | Iterable[str], whole: Iterable[str] = ()
 ) -> SpreadRecord:
     """The same, compiled. Raises what `package` raises too."""
-    made = spread_program(definition, program, axes, whole)
+    made = spread_program(definition, program, cut, whole)
     source, names = definition.source, made.names
     every = [axis.name for axis in program.axes]
     return SpreadRecord(
@@ -64,6 +121,7 @@ def spread_record(
         lengths=tuple((names.length(axis), axis) for axis in every),
         counts=tuple((names.count(axis), axis) for axis in sorted(names.axes)),
         own=tuple(made.own.items()),
+        numbers=tuple(NumberRecord(n.name, n.pair, n.over) for n in names.numbers),
     )
 
 
@@ -99,10 +157,7 @@ def _stage(program: Program, source: Source, made: Spread) -> StageRecord:
         return StageRecord(None)
     temporaries = [r.tensor for r in program.results if r.tensor.role == "temporary"]
     told = [tensor for tensor in temporaries if tensor.name in made.parts]
-    outputs = tuple(
-        replace(r, tensor=replace(r.tensor, role="output")) if r.tensor.role == "temporary" else r
-        for r in program.results
-    )
+    outputs = tuple(replace(r, tensor=_output(r.tensor, made)) for r in program.results)
     plain = Definition(replace(program, results=outputs), (), (), source, ())
     compiled = package(plain)
     record = replace(compiled.forward, reduced=())
@@ -114,6 +169,13 @@ def _stage(program: Program, source: Source, made: Spread) -> StageRecord:
         tuple(t.name for t in temporaries if t not in told),
         tuple((name, tuple(sorted(own & made.names.axes))) for name, own in axes.items()),
     )
+
+
+def _output(tensor: Tensor, made: Spread) -> Tensor:
+    """A result as the program has it: parts of blocks are added up before they are rounded."""
+    if made.names.cut.pairs and made.placements.get(tensor.name) == "part":
+        return replace(tensor, role="output", dtype="f32", like=None)
+    return replace(tensor, role="output") if tensor.role == "temporary" else tensor
 
 
 def _told(tensor: Tensor) -> TensorRecord:

@@ -9,11 +9,17 @@ linear in it; any other user needs the value itself, for which ranks must exchan
     dw = sum[...](dy x rstd), ... spread   is a part, and may stay one: dw is the sum over ranks
 
 The rule is that of sharding in compilers for clusters: an all-reduce moves down past linear users.
+
+Two axes may be cut as one: a rank has a run of the channels of all groups, say, which begins and ends within
+groups. Then a shard is what varies along both of them. What varies along one alone is whole, and a reduction
+of shards over one of them is a part for each element along the other.
+
+    rstd from sum[C](x^2), (G C) spread    a part for each of G, of which ranks may have no elements at all
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +39,40 @@ class Unspreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class CutAxes:
+    """The axes that are cut among ranks: `alone`, or two of them as one dimension, outer and inner."""
+
+    alone: Axes
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def axes(self) -> Axes:
+        """All of them."""
+        return self.alone | self.paired
+
+    @property
+    def paired(self) -> Axes:
+        """Those of pairs."""
+        return frozenset(axis for pair in self.pairs for axis in pair)
+
+    def among(self, axes: Axes) -> list[Axes]:
+        """What is cut of a value with these axes, each by itself."""
+        return list(self._among(axes))
+
+    def _among(self, axes: Axes) -> Iterator[Axes]:
+        yield from (frozenset({axis}) for axis in sorted(self.alone & axes))
+        yield from (frozenset(pair) for pair in self.pairs if axes.issuperset(pair))
+
+    def is_shard(self, axes: Axes) -> bool:
+        """Whether ranks have shards of a tensor with these axes."""
+        return bool(self.among(axes))
+
+    def over_ranks(self, node: Reduce) -> bool:
+        """Whether a reduction is one of shards, over what is cut."""
+        return any(cut & node.over for cut in self.among(node.arg.axes))
+
+
+@dataclass(frozen=True, slots=True)
 class Kinds:
     """What a rank has of the values below some roots.
 
@@ -49,7 +89,7 @@ class Kinds:
         return self.of[node] in PARTS
 
 
-def kinds(roots: Iterable[Expr], axes: Axes, gradients: Collection[Expr] = ()) -> Kinds:
+def kinds(roots: Iterable[Expr], cut: CutAxes | Axes, gradients: Collection[Expr] = ()) -> Kinds:
     """What a rank has where these axes are spread, all of them over the same ranks.
 
     `gradients`: the values that are linear in some cotangent. Of several sums that are multiplied, the one
@@ -57,32 +97,36 @@ def kinds(roots: Iterable[Expr], axes: Axes, gradients: Collection[Expr] = ()) -
 
     Raises `Unspreadable` where a window runs along such an axis, or a value varies over two of them.
     """
+    cut = cut if isinstance(cut, CutAxes) else CutAxes(cut)
     found: dict[Expr, Kind] = {}
     needed: dict[Expr, None] = {}
     linear: dict[Expr, tuple[Expr, ...]] = {}
     for node in walk(*roots):
-        _refuse(node, axes)
+        _refuse(node, cut)
         below = children(node)
-        if isinstance(node, Reduce) and node.over & axes and found[node.arg] == "shard":
+        if isinstance(node, Reduce) and node.over & cut.axes and found[node.arg] == "shard":
             found[node] = _BY_OPERATION[node.op]
             continue
         parts = [child for child in below if found[child] in PARTS]
-        staying = _staying(node, parts, found, gradients) if parts else ()
+        # (A product of a part for each group and a value for each channel in groups is a shard.)
+        may_stay = parts and not cut.is_shard(node.axes)
+        staying = _staying(node, parts, found, gradients) if may_stay else ()
         if staying:
             found[node], linear[node] = "sum", staying
         else:
-            found[node] = "shard" if node.axes & axes else "whole"
+            found[node] = "shard" if cut.is_shard(node.axes) else "whole"
         needed |= dict.fromkeys(child for child in parts if child not in staying)
     return Kinds(found, tuple(needed), linear)
 
 
-def _refuse(node: Expr, axes: Axes) -> None:
+def _refuse(node: Expr, cut: CutAxes) -> None:
     if isinstance(node, Reduce):
         for axis, _, _ in node.window:
-            if axis in axes:
+            if axis in cut.axes:
                 raise Unspreadable(f"has windows along {axis}, which is spread over ranks", axis, node)
-    both = sorted(node.axes & axes)
-    if len(both) > 1:
+    several = cut.among(node.axes)
+    if len(several) > 1:
+        both = sorted(frozenset().union(*several))
         names = " and ".join(both)
         raise Unspreadable(f"has a value that varies over {names}, which the same ranks share", both[0], node)
 

@@ -29,6 +29,7 @@ class Lengths:
 
 def solve(tensors: Iterable[tuple[TensorRecord, Shape]], axes: Iterable[AxisRecord]) -> Lengths:
     """The length of every axis that the given shapes and the spec determine."""
+    axes = tuple(axes)
     fixed: dict[tuple[str, ...], tuple[int, str]]
     fixed = {(axis.name,): (axis.extent, "the spec") for axis in axes if axis.extent is not None}
     found: dict[tuple[str, ...], tuple[int, str]] = {}
@@ -47,6 +48,10 @@ def solve(tensors: Iterable[tuple[TensorRecord, Shape]], axes: Iterable[AxisReco
     known = {group[0]: length for group, length in found.items() if len(group) == 1}
     _split_groups({group: length for group, length in found.items() if len(group) > 1}, known)
     result = {name: length for name, (length, _) in known.items()}
+    for axis in axes:
+        if (told := axis.length(result)) is not None:
+            _agree(axis.name, (told, "the spec"), known.setdefault(axis.name, (told, "the spec")))
+            result[axis.name] = told
     if rest is not None:
         result[REST] = prod(rest[0])
     return Lengths(result, rest[0] if rest is not None else None)
@@ -183,7 +188,7 @@ def _split_groups(groups: dict[tuple[str, ...], tuple[int, str]], found: dict[st
             if len(unknown) > 1:
                 continue
             known = [axis for axis in group if axis in found]
-            product = prod(found[axis][0] for axis in known)
+            product = prod([found[axis][0] for axis in known])
             parts = " and ".join(f"{axis} = {found[axis][0]}" for axis in known)
             del pending[group]
             progress = True

@@ -7,6 +7,7 @@ them as plain data (`plain.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from normgen.package.kernels import Kernel
@@ -70,6 +71,10 @@ class AxisRecord:
 
     name: str
     extent: int | None = None
+
+    def length(self, known: Mapping[str, int]) -> int | None:
+        """Its length, where that is told without an array that has the axis. `known`: those of others."""
+        return self.extent
 
 
 @dataclass(frozen=True, slots=True)

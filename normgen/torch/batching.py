@@ -60,6 +60,7 @@ def _batch_axis(step: Step, dims: Dims, tensors: Tensors, wanted: Wanted) -> str
     if not known:
         return None
     program = step.program
+    known &= {axis.name for axis in program.axes}  # (none that is two axes to the program)
     for node in walk(*(result.expr for result in program.results if result.tensor.name in wanted.names)):
         if isinstance(node, Reduce):
             known -= node.over | {axis for axis, _, _ in node.window}

@@ -7,135 +7,50 @@ must have the same bits on all ranks. Runs are alike, of different lengths, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgen.codegen.ranks import local_definition, signature_package, spread_record, wanted_part
+from normgen.codegen.ranks import rank_compilation
 from normgen.counting import counted
-from normgen.dtypes import DTYPES, round_to
+from normgen.dtypes import DTYPES
 from normgen.errors import DeviceMissing, ToolchainMissing
-from normgen.ir.grad import backward
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.package.spread import SpreadRecord
 from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.group import Simulated, checked_ranks
+from normgen.runtime.ranks.groups import Grouped
 from normgen.runtime.ranks.norm import SpreadNorm
-from normgen.verify.cases import Case, DtypeSet, make_case
 from normgen.verify.compare import WRONG, compare
 from normgen.verify.draw import Drawn, Sample, draw
 from normgen.verify.events import Row
 from normgen.verify.expected import Expectation, Expected, Subject
 from normgen.verify.kernels import Outcome, gradient_dtype
+from normgen.verify.rank_cases import SpreadCase
 from normgen.verify.verdicts import MakeRow, broken, verdict
 
-# Rows and widths; those after the first few are for a thorough check.
-SHAPES = ((3, 37), (2, 5), (33, 128), (1, 1000), (5, 3), (7, 100))
-QUICK, USUAL = 1, 3
 # Of an element type, what rounding to it is off by at most, relative and absolute.
 _ROUNDING = {"f32": (2.0**-24, 2.0**-149), "f16": (2.0**-11, 2.0**-25), "bf16": (2.0**-8, 2.0**-134)}
-Runs = tuple[int, ...]
-
-
-def runs_of(length: int, count: int, turn: int) -> Runs:
-    """The lengths of an axis on so many ranks: nearly alike; or in turn larger, with none in the middle."""
-    if turn % 2 == 0 or count == 1:
-        return tuple(len(part) for part in np.array_split(np.arange(length), count))
-    shares = np.arange(1, count + 1, dtype=np.float64)
-    shares[count // 2] = 0
-    ends = np.round(length * np.cumsum(shares) / shares.sum()).astype(int)
-    return tuple(int(n) for n in np.diff(ends, prepend=0))
-
-
-@dataclass(frozen=True, slots=True)
-class SpreadCase:
-    """A case with the lengths that its spread axes have on each rank."""
-
-    case: Case
-    runs: Mapping[str, Runs]
-
-    @property
-    def text(self) -> str:
-        """The lengths, for the table."""
-        cut = ", ".join(f"{axis} in {'+'.join(map(str, lengths))}" for axis, lengths in self.runs.items())
-        return f"{self.case.shape_text}, {cut}"
-
-    def local(self, rank: int) -> Case:
-        """The case of one rank."""
-        own = {axis: lengths[rank] for axis, lengths in self.runs.items()}
-        rest = (own["..."],) if "..." in own else self.case.rest
-        return replace(self.case, extents={**self.case.extents, **own}, rest=rest)
-
-    def cut(self, tensor: Tensor, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """Of a tensor, by axes, what each rank has, as its arrays lie in memory."""
-        count = len(next(iter(self.runs.values())))
-        pieces = [values] * count
-        for axis in set(self.runs).intersection(tensor.order):
-            ends = np.cumsum(self.runs[axis])[:-1]
-            pieces = np.split(values, ends, axis=tensor.order.index(axis))
-        kind = DTYPES[self.case.dtypes[tensor.name]].numpy
-        return [
-            np.asarray(round_to(piece, self.case.dtypes[tensor.name]), kind)
-            .reshape(self._shape(tensor, rank))
-            .copy()
-            for rank, piece in enumerate(pieces)
-        ]
-
-    def _shape(self, tensor: Tensor, rank: int) -> tuple[int, ...]:
-        return self.local(rank).memory_shape(tensor)
-
-    def joined(self, tensor: Tensor, placement: str, parts: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
-        """A result by axes, of what the ranks have of it; None where a whole one differs between ranks."""
-        every = [
-            part.reshape([self.local(rank).extents[axis] for axis in tensor.order])
-            for rank, part in enumerate(parts)
-        ]
-        if placement == "shard":
-            axis = next(axis for axis in tensor.order if axis in self.runs)
-            return np.concatenate(every, axis=tensor.order.index(axis))
-        if placement == "whole":
-            return every[0] if all(each.tobytes() == every[0].tobytes() for each in every) else None
-        return np.asarray(np.sum([each.astype(np.float64) for each in every], axis=0))
-
-
-def spread_cases(
-    definition: Definition,
-    axes: Mapping[str, int],
-    sizes: Mapping[str, int],
-    sets: Sequence[DtypeSet],
-    count: int,
-) -> Iterator[SpreadCase]:
-    """Cases of several shapes, element types and runs. `axes`: over how many ranks each is spread."""
-    _, names = local_definition(definition, axes, next(iter(axes.values())))
-    fixed = {axis.name for axis in definition.program.axes if axis.extent is not None}
-    for turn, (rows, width) in enumerate(SHAPES[:count]):
-        case = make_case(definition, rows, width, sets[turn % len(sets)], sizes)
-        if "..." in names:
-            case = replace(case, rest=(case.extents["..."],))
-        runs = {
-            axis: runs_of(case.extents[axis], ranks, 0 if axis in fixed else turn)
-            for axis, ranks in zip(names, axes.values(), strict=True)
-        }
-        yield SpreadCase(replace(case, seed=3000 + turn), runs)
 
 
 def spread_norm(definition: Definition, axes: Mapping[str, int], executor: Any) -> SpreadNorm:
     """The norm on simulated ranks. Raises `SpecError` for axes that cannot be spread."""
     ranks = checked_ranks({axis: Simulated(count) for axis, count in axes.items()})
-    local, spread = local_definition(definition, axes, ranks.size)
-    derived = backward(local) if local.of else None
-    programs = {"forward": local.program, "backward": derived}
+    made = rank_compilation(definition, axes, ranks.size)
+    runs = made.runs
 
     def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-        program = programs[direction]
-        assert program is not None
-        return spread_record(local, wanted_part(program, wanted), spread)
+        return made.record(direction, wanted)
 
-    package = signature_package(local, derived)
-    return SpreadNorm(package, spread, ranks, compiled, executors=lambda _: executor)
+    def straddling(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
+        return made.record(direction, wanted, blocks=True)
+
+    grouped = Grouped(runs.pairs, straddling, runs.whole is not None) if runs.pairs else None
+    names = runs.names
+    return SpreadNorm(made.signature, names, ranks, compiled, grouped=grouped, executors=lambda _: executor)
 
 
 @dataclass(frozen=True, slots=True)

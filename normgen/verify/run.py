@@ -181,16 +181,16 @@ class _Check:
         scalars: Mapping[str, float],
         axes: Mapping[str, int],
     ) -> Iterator[Row]:
-        from normgen.verify import ranks
+        from normgen.verify import rank_cases, ranks
 
         options = self.options
         place = next((place for place in self.places if place.name.startswith("host")), None)
         if place is None:
             return
-        count = ranks.QUICK if options.quick else len(ranks.SHAPES) if options.thorough else ranks.USUAL
+        count = rank_cases.case_count(options.quick, options.thorough)
         sets = (same_dtype(options.dtype),) if options.dtype else DTYPE_SETS
         norm = ranks.spread_norm(definition, axes, place.executor)
-        cases = ranks.spread_cases(definition, axes, options.sizes or {}, sets, count)
+        cases = rank_cases.spread_cases(definition, axes, options.sizes or {}, sets, count)
         subject = ranks.SpreadSubject(definition, derived, norm)
         yield from ranks.spread_rows(self.row, subject, cases, scalars, options.samples, place.name)
 

@@ -33,6 +33,16 @@ def test_explain_says_what_ranks_exchange_and_have() -> None:
     assert "3 floats per B x G" in done.stdout
 
 
+def test_explain_says_what_runs_that_straddle_groups_exchange() -> None:
+    done = run("explain", "groupnorm", "--attr", "groups=3", "--shard", "(G C)", "--direction", "forward")
+    assert (done.exit_code, done.stderr) == (exits.OK, "")
+    whole, _, others = " ".join(done.stdout.split()).partition("with other runs of (G C)")
+    assert "with runs of whole groups, as many on each, which are runs of G" in whole
+    assert "nothing is exchanged" in whole and "1 exchange" not in whole
+    assert "1 exchange between ranks round 1: each rank tells 3 floats per B x G" in others
+    assert "exchange between kernels, whatever the engine" in others
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -64,6 +74,14 @@ def test_check_runs_simulated_ranks_on_the_host() -> None:
     rows = [row for row in json.loads(done.stdout)["rows"] if row["stage"] == "kernels"]
     assert [row["direction"] for row in rows] == ["forward", "backward"]
     assert {row["executor"] for row in rows} == {"host, checked, 2 ranks"}
+
+
+@pytest.mark.kernels
+def test_check_runs_ranks_whose_runs_straddle_groups() -> None:
+    done = run("check", "groupnorm", "--attr", "groups=2", "--shard", "(G C)=3", "--quick", "--json")
+    assert (done.exit_code, done.stderr) == (exits.OK, ""), done.output
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["stage"] == "kernels"]
+    assert rows and all("(G C) in " in row["shape"] for row in rows)
 
 
 @pytest.mark.kernels

@@ -297,6 +297,14 @@ output y[..., D] = x / max[D](x * w)
 """
 
 
+APART = """norm apart
+axis G = 2
+input x[..., (G C)]
+param w[G, C]
+output y[..., (G C)] = w * x * rsqrt(mean[C](x^2))
+"""
+
+
 @pytest.mark.parametrize(
     ("spec", "axes", "said"),
     [
@@ -304,7 +312,7 @@ output y[..., D] = x / max[D](x * w)
         ("layernorm", ["...", "D"], "x has two spread axes, ... and D"),
         ("rmsnorm", ["E"], "rmsnorm has no axis 'E' to spread"),
         ("groupnorm", ["G"], "groupnorm: G is fixed to 2, so ranks cannot have runs of it"),
-        ("groupnorm", ["(G C)"], "groupnorm: G is fixed to 2, of which 3 ranks have no equal runs"),
+        (APART, ["(G C)"], "apart: G is fixed to 2, of which 3 ranks have no equal runs, and w keeps them"),
         ("groupnorm", ["(G D)"], "groupnorm has no dimension (G D) to spread"),
         ("qk_norm", ["D"], "qk_norm: D is fixed to 4, so ranks cannot have runs of it"),
         (TIES, ["D"], "peak compares an extreme over D with values that ranks compute anew"),
@@ -313,8 +321,7 @@ output y[..., D] = x / max[D](x * w)
 def test_what_cannot_be_spread_is_refused_with_a_place_and_a_cure(spec, axes, said):
     definition = written(spec) if "\n" in spec else bundled(spec)
     with pytest.raises(SpecError) as caught:
-        _, spread_axes = local_definition(definition, axes, 3)
-        spread_program(definition, backward(definition), spread_axes)
+        spread_program(definition, backward(definition), local_definition(definition, axes, 3).axes)
     (fault,) = caught.value.diagnostics
     assert said in fault.message and fault.code == "spread"
     assert fault.labels and fault.help

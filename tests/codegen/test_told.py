@@ -17,7 +17,8 @@ from tests.ir.specs import bundled
 
 
 def told(name, axis="D", ranks=2, direction="forward", wanted=None):
-    definition, axes = local_definition(bundled(name), (axis,), ranks)
+    runs = local_definition(bundled(name), (axis,), ranks)
+    definition, axes = runs.definition, runs.axes
     program = definition.program if direction == "forward" else backward(definition)
     if wanted:
         program = wanted_part(program, wanted)

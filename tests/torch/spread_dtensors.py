@@ -46,7 +46,7 @@ def _dtensors(name, mesh, given, places, want_places, **attrs):
 def dtensors_are_not_gathered():
     mesh, whole = mesh_of_two(), Replicate()
     x, w = torch.randn(4, 3, 9), torch.rand(9)
-    gathered = _Gathered()
+    gathered = Gathered()
     rows = (Shard(0), Shard(2))
     with gathered:
         _, dw = _dtensors("rmsnorm", mesh, (x, w), (rows, (whole, Shard(0))), rows)
@@ -108,7 +108,7 @@ def gradients_of_dtensors_are_parts_where_they_are_sums():
     assert found[1].placements[0] == whole and found[2].placements[1].is_partial()
 
 
-class _Gathered:
+class Gathered:
     """The most numbers that an exchange of a norm gave to this rank."""
 
     def __enter__(self):

@@ -9,31 +9,30 @@ import pickle
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import normgen.torch as nt
-from normgen.diagnostics import SpecError
 from tests.torch.drawing import variants
 from tests.torch.gloo import DEVICE
+from tests.torch.spread_batches import BATCHES, batch_norm_by_all_batches
 from tests.torch.spread_dtensors import (
     dtensors_are_compiled,
     dtensors_are_not_gathered,
     dtensors_lie_as_their_shards,
     gradients_of_dtensors_are_parts_where_they_are_sums,
-    mesh_of_two,
     modules_take_dtensors,
 )
+from tests.torch.spread_groups import GROUPS, groups_that_straddle_by_kernels, groups_that_straddle_in_float64
 from tests.torch.spread_known import (
     KNOWN,
     images_with_channels_innermost,
     known_calls_are_told_from_others,
 )
+from tests.torch.spread_refusals import ranks_that_differ_are_named, what_cannot_be_spread_is_refused
 from tests.torch.spread_told import TOLD
 from tests.torch.spread_words import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
-from tests.torch.spreading import CLOSE, own_run, same, spread_examples
+from tests.torch.spreading import CLOSE, EXACT, own_run, same, spread_examples
 
-EXACT = 1e-10
 FEW = ("rmsnorm", "add_layernorm", "softmax", "batchnorm", "groupnorm", "qk_norm")
 SET = "NORMGEN_TEST_SPREAD"
 
@@ -157,97 +156,6 @@ def parts_are_added_up():
     assert torch.equal(compiled(given[dist.get_rank()]), nt.load("rmsnorm")(whole))
 
 
-def _model():
-    layers = torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
-    return torch.nn.Sequential(*layers, torch.nn.Conv2d(4, 2, 3))
-
-
-def batch_norm_by_all_batches():
-    """In DDP, beside batch norm of the whole batch, which one rank of four has none of."""
-    model, ranks = _model(), dist.get_world_size()
-    mine = nt.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))
-    assert isinstance(mine[1], nt.nn.SyncBatchNorm) and list(mine.state_dict()) == list(model.state_dict())
-    wrapped = DistributedDataParallel(mine)
-    x = torch.randn(5, 3, 8, 8)
-    for layout in (torch.contiguous_format, torch.channels_last):
-        want, given = model(x), own_run(x, 0).contiguous(memory_format=layout)
-        got = wrapped(given)
-        same(got, own_run(want, 0))
-        got.square().sum().backward()
-        (want.square().sum() / ranks).backward()
-        for one, other in zip(mine.parameters(), model.parameters(), strict=True):
-            scale = other.grad.abs().max()
-            same(one.grad / scale, other.grad / scale)
-            one.grad = other.grad = None
-        for one, other in zip(mine.buffers(), model.buffers(), strict=True):
-            same(one, other)
-    compiled = torch.compile(mine, fullgraph=True, backend="aot_eager")
-    same(compiled(own_run(x, 0)), own_run(model(x), 0))
-    mine.eval(), model.eval()
-    same(mine(x), model(x))
-
-
-def batch_norm_of_other_groups_and_types():
-    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
-    x = torch.randn(4, 3, 5, dtype=torch.bfloat16)
-    norm, plain = nt.nn.SyncBatchNorm(3, process_group=alone[dist.get_rank()]), torch.nn.BatchNorm1d(3)
-    same(norm(x.float()), plain(x.float()))
-    norm, plain = nt.nn.SyncBatchNorm(3, momentum=None), nt.nn.BatchNorm1d(3, momentum=None)
-    for _ in range(2):
-        assert torch.equal(norm(own_run(x, 0)), own_run(plain(x), 0))
-    same(norm.running_var, plain.running_var)
-    if DEVICE == "cuda":
-        return
-    norm, plain = nt.nn.SyncBatchNorm(3, dtype=torch.float64), torch.nn.BatchNorm1d(3, dtype=torch.float64)
-    same(norm(own_run(x.double(), 0)), own_run(plain(x.double()), 0), EXACT)
-
-
-def _refused(call, *words):
-    try:
-        call()
-    except (RuntimeError, SpecError, TypeError, ValueError) as fault:
-        assert all(word in str(fault) for word in words), fault
-        return
-    raise AssertionError(f"nothing was said of {words}")
-
-
-def ranks_that_differ_are_named():
-    """And the next call, which all make alike, is right."""
-    rank, first = dist.get_rank(), dist.get_rank() == 0
-    norm, other = nt.load("rmsnorm", shard={"D": None}), nt.load("layernorm", shard={"D": None})
-    x, w = torch.randn(4, 12), torch.rand(12)
-    mine, gain = own_run(x), own_run(w)
-    _refused(
-        lambda: (other if first else norm)(mine, gain), "rank 1 loads rmsnorm over D, rank 0 loads layernorm"
-    )
-    _refused(lambda: norm(mine[: 2 if first else 3], gain), "rank 1 has 3 rows, rank 0 has 2 rows")
-    _refused(
-        lambda: norm(mine.bfloat16() if first else mine, gain), "rank 1 has x in f32, rank 0 has x in bf16"
-    )
-    _refused(lambda: norm(mine, gain, eps=1e-3 if first else 1e-5), "rank 1 has eps = 1e-05")
-    wrong = torch.randn(3, 2 + gain.shape[0]) if first else mine
-    _refused(lambda: norm(wrong, gain), "D is" if first else "rank 0 could not make the call: D is")
-    y = norm(mine.requires_grad_(), gain.clone().requires_grad_(rank != 0))
-    _refused(lambda: y.sum().backward(), "rank 1 asks for dx and dw, rank 0 asks for dx")
-    adding = nt.load("rmsnorm", partial={"x": None})
-    _refused(lambda: adding(x[: 2 if first else 3]), "rank 1 adds up (3, 12), rank 0 adds up (2, 12)")
-    same(norm(mine, gain), own_run(nt.load("rmsnorm")(x, w)))
-
-
-def what_cannot_be_spread_is_refused():
-    mesh = mesh_of_two()
-    _refused(lambda: nt.load("local_response_norm", shard={"C": None}), "windows along C")
-    _refused(lambda: nt.load("rmsnorm", shard={"E": None}), "no axis 'E'", "D")
-    _refused(lambda: nt.load("rmsnorm", shard={"D": 4}), "shard: D is given a int", "process group")
-    _refused(lambda: nt.load("rmsnorm", shard={"D": mesh}), "mesh of 2 dimensions", "mesh['name']")
-    _refused(lambda: nt.load("rmsnorm", partial={"z": None}), "no operand 'z'", "x, w")
-    _refused(lambda: nt.load("rmsnorm", whole=("w",)), "goes with shard")
-    groups = dist.new_group([0, 1]), dist.group.WORLD
-    _refused(
-        lambda: nt.load("qk_norm", head_dim=2, shard=dict(zip("HK", groups, strict=True))), "different groups"
-    )
-
-
 def graphs_exchange_anew():
     """A CUDA graph of both directions, with other values and ranks that come late."""
     norm, plain = nt.load("rmsnorm", shard={"D": None}), nt.load("rmsnorm")
@@ -288,14 +196,14 @@ _ANYWHERE = (
     transforms_and_checkpoints,
     gradients_are_parts_or_whole,
     parts_are_added_up,
-    batch_norm_by_all_batches,
-    batch_norm_of_other_groups_and_types,
+    *BATCHES,
     dtensors_are_not_gathered,
     dtensors_are_compiled,
     dtensors_lie_as_their_shards,
     gradients_of_dtensors_are_parts_where_they_are_sums,
     modules_take_dtensors,
     ranks_that_differ_are_named,
+    *GROUPS,
     *ON_EVERY_ENGINE,
     *KNOWN,
 )
@@ -304,12 +212,14 @@ SETS = {
     "two": (
         *_ANYWHERE,
         specs_in_float64,
+        groups_that_straddle_in_float64,
         attrs_may_have_any_name,
         functions_are_copied_and_pickled,
         what_cannot_be_spread_is_refused,
     ),
     "four": (
         specs_by_kernels,
+        *GROUPS,
         gradients_are_parts_or_whole,
         parts_are_added_up,
         batch_norm_by_all_batches,
@@ -324,6 +234,7 @@ SETS = {
         *ON_EVERY_ENGINE,
         known_calls_are_told_from_others,
         specs_by_kernels,
+        groups_that_straddle_by_kernels,
         parts_are_added_up,
         batch_norm_by_all_batches,
         a_rank_that_stops_is_an_error,

@@ -24,6 +24,7 @@ def runs_of(length, ranks):
 
 
 CLOSE = 2e-5
+EXACT = 1e-10
 
 
 def same(got, want, tolerance=CLOSE):

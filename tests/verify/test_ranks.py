@@ -10,7 +10,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.ir.grad import backward
 from normgen.runtime.ranks.stages import Stages
-from normgen.verify import ranks
+from normgen.verify import rank_cases, ranks
 from normgen.verify.cases import DTYPE_SETS, make_case
 from normgen.verify.draw import scalar_values
 from normgen.verify.events import Row
@@ -42,9 +42,13 @@ def test_a_check_on_ranks_says_which_runs_they_had():
         ("groupnorm", {"groups": 4}, {"(G C)": 2}),
         ("groupnorm_channels_last", {"groups": 3}, {"(G C)": 3}),
         ("qk_norm", {"head_dim": 2}, {"(H D)": 2, "(K D)": 2}),
+        ("groupnorm", {"groups": 2}, {"(G C)": 3}),
+        ("rmsnorm_fp8", {"group": 3, "e5m2": False}, {"(G E)": 2}),
+        ("qk_norm", {"head_dim": 3}, {"(H D)": 4, "(K D)": 4}),
     ],
 )
-def test_ranks_have_whole_groups_of_a_dimension_of_several_axes(name, attrs, shard):
+def test_ranks_have_runs_of_a_dimension_of_several_axes(name, attrs, shard):
+    """Of whole groups, or such as straddle groups."""
     found = rows(definition_of(name).source.text, attrs=attrs, shard=shard, dtype="f32")
     assert {row.direction for row in found} == {"forward", "backward"}
     assert all(row.ok for row in found), found
@@ -80,9 +84,9 @@ def test_what_ranks_get_wrong_is_found(monkeypatch):
 
 
 def test_runs_are_alike_or_larger_in_turn_with_none_in_the_middle():
-    assert ranks.runs_of(37, 3, 0) == (13, 12, 12)
-    assert ranks.runs_of(8, 3, 1) == (2, 0, 6) and ranks.runs_of(8, 1, 1) == (8,)
-    assert len(ranks.runs_of(2, 8, 1)) == 8 and sum(ranks.runs_of(2, 8, 1)) == 2
+    assert rank_cases.runs_of(37, 3, 0) == (13, 12, 12)
+    assert rank_cases.runs_of(8, 3, 1) == (2, 0, 6) and rank_cases.runs_of(8, 1, 1) == (8,)
+    assert len(rank_cases.runs_of(2, 8, 1)) == 8 and sum(rank_cases.runs_of(2, 8, 1)) == 2
 
 
 # A norm, an axis, how many ranks: each way to exchange, in kernels.
@@ -106,7 +110,7 @@ def test_ranks_are_right_within_the_bounds_of_the_norm(name, axis, count):
     norm = ranks.spread_norm(definition, {axis: count}, HostExecutor(checked=True))
     case = make_case(definition, 4, 24, DTYPE_SETS[2])
     case = replace(case, rest=(case.extents["..."],) if axis == "..." else case.rest)
-    each = ranks.SpreadCase(case, {axis: ranks.runs_of(case.extents[axis], count, 1)})
+    each = rank_cases.SpreadCase(case, {axis: rank_cases.runs_of(case.extents[axis], count, 1)})
     found = ranks.spread_rows(
         lambda stage, status, **rest: Row(name, "", stage, status, **rest),
         ranks.SpreadSubject(definition, derived, norm),

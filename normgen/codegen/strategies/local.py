@@ -4,6 +4,9 @@ What a spread axis is to the norm, its global length is to none of its ranks. So
 means become numbers that a call is given, `size_D`, before anything is cut, and an `Extent` left in a local
 program is the length that the arrays of a rank have. Ranks are an axis too, `Rank`: what all of them tell is
 a tensor with that axis, and the number of elements of each is one, `count_D[Rank]`.
+
+Where two axes are cut as one dimension, what a rank has of it is not the same number along one for every
+element along the other: it is told for each, `count_G_C_over_C[Rank, G]`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 
 from normgen.ir.expr import extent, load, mul, scalar
-from normgen.ir.nodes import Axes, Expr, Extent, Load, Scalar, walk
+from normgen.ir.kinds import CutAxes
+from normgen.ir.nodes import Axes, Expr, Extent, Load, Reduce, Scalar, walk
 from normgen.ir.program import Attr, Axis, Program, Result, Tensor, Update
 from normgen.ir.reads import tensors_read
 from normgen.ir.recover import transform
@@ -25,9 +29,14 @@ class Names:
     """What local programs call the axis of ranks, and the numbers and tensors that tell of lengths; none of
     these names is taken in the spec."""
 
-    axes: Axes
+    cut: CutAxes
     rank: str
     prefixes: tuple[str, str, str]  # of global lengths, of lengths in a local program, of counts
+
+    @property
+    def axes(self) -> Axes:
+        """The axes that are spread."""
+        return self.cut.axes
 
     def size(self, axis: str) -> str:
         """The number that is the global length of a spread axis."""
@@ -41,19 +50,56 @@ class Names:
         """The tensor of how long the axis is on each rank."""
         return f"{self.prefixes[2]}{axis_name(axis)}"
 
-    def own_number(self, over: Axes) -> Expr:
-        """How many elements along these axes a rank reduces itself."""
-        return mul(*map(extent, sorted(over)))
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """What tells how many elements of a pair of axes ranks reduce: over both, or over one for each
+        element along the other."""
+        return tuple(
+            Number(
+                f"{self.count('_'.join(map(axis_name, pair)))}_over_{'_'.join(map(axis_name, over))}",
+                pair,
+                over,
+            )
+            for pair in self.cut.pairs
+            for over in (pair, pair[:1], pair[1:])
+        )
 
-    def told_number(self, over: Axes) -> Expr:
+    @staticmethod
+    def own_number(node: Reduce) -> Expr:
+        """How many elements a rank reduces itself."""
+        return mul(*map(extent, sorted(node.over)))
+
+    def told_number(self, node: Reduce) -> Expr:
         """The same number of each rank, to whoever reads what they tell."""
-        return mul(*map(self._told_length, sorted(over)))
+        lengths: dict[Axes, Expr] = {frozenset({axis}): extent(axis) for axis in sorted(node.over)}
+        for cut in self.cut.among(node.arg.axes):
+            over = node.over & cut
+            if len(cut) == 1 and over:
+                (axis,) = over
+                lengths[over] = load(self.count(axis), frozenset({self.rank}))
+            elif over:
+                (told,) = (n for n in self.numbers if cut == {*n.pair} and over == {*n.over})
+                lengths = {axes: each for axes, each in lengths.items() if not axes <= over}
+                lengths[over] = load(told.name, frozenset({self.rank, *told.kept}))
+        return mul(*lengths.values())
 
-    def _told_length(self, axis: str) -> Expr:
-        return load(self.count(axis), frozenset({self.rank})) if axis in self.axes else extent(axis)
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A tensor that tells how many elements ranks reduce `over` axes of a `pair`, for each element along the
+    axis that is `kept`, if there is one."""
+
+    name: str
+    pair: tuple[str, str]
+    over: tuple[str, ...]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The axes along which it varies."""
+        return tuple(axis for axis in self.pair if axis not in self.over)
 
 
-def names_for(program: Program, axes: Axes) -> Names:
+def names_for(program: Program, cut: CutAxes) -> Names:
     """Names that are free in a program."""
     taken = _taken(program)
 
@@ -63,7 +109,7 @@ def names_for(program: Program, axes: Axes) -> Names:
 
     theirs = {a.name for a in program.axes}
     rank = next(r for r in chain(("Rank",), (f"Rank{k}" for k in count(2))) if r not in theirs)
-    return Names(axes, rank, (free("size"), free("length"), free("count")))
+    return Names(cut, rank, (free("size"), free("length"), free("count")))
 
 
 def free_name(program: Program, wanted: str) -> str:
@@ -125,8 +171,11 @@ class Locals:
         read = tensors_read(roots) | {u.state for u in plain.updates}
         gathered = (replace(t, role="input", dims=((rank,), *t.dims)) for t in self.told)
         counts = (_float_tensor(self.names.count(axis), ((rank,),)) for axis in sorted(self.names.axes))
+        numbers_ = (
+            _float_tensor(n.name, ((rank,), *((axis,) for axis in n.kept))) for n in self.names.numbers
+        )
         handed = (replace(t, role="input") for t in more)
-        every = (*self.program.operands, *handed, *gathered, *counts)
+        every = (*self.program.operands, *handed, *gathered, *counts, *numbers_)
         operands = tuple(t for t in every if t.name in read)
         scalars = {node.name for node in walk(*roots) if isinstance(node, Scalar)}
         declared = {a.name for a in self.program.attrs}

@@ -23,8 +23,8 @@ from normgen.codegen.strategies.rounds import Round
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of
 from normgen.ir.centre import centre
 from normgen.ir.expr import rebuild, rewrite
-from normgen.ir.kinds import PARTS, Kind, Kinds, Unspreadable, kinds
-from normgen.ir.nodes import Axes, Expr, Load, children, is_condition, made_of, reductions, walk
+from normgen.ir.kinds import PARTS, CutAxes, Kind, Kinds, Unspreadable, kinds
+from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, is_condition, made_of, reductions, walk
 from normgen.ir.program import Program, Result, Tensor, Update
 from normgen.ir.ties import computed_ties
 
@@ -54,37 +54,38 @@ class Spread:
 
 
 def spread(
-    program: Program, axes: Axes, cotangents: Collection[str] = (), whole: Collection[str] = ()
+    program: Program, cut: CutAxes | Axes, cotangents: Collection[str] = (), whole: Collection[str] = ()
 ) -> Spread:
     """The local programs of a program whose axes are spread over the ranks of one group.
 
     `cotangents`: the operands in which the results are linear, where these are gradients. `whole`: the
     gradients that ranks add up, which are left as parts of a sum otherwise. Raises `Unspreadable`.
     """
-    corrected = _spread(centre(program), axes, cotangents, whole)
+    cut = cut if isinstance(cut, CutAxes) else CutAxes(cut)
+    corrected = _spread(centre(program), cut, cotangents, whole)
     if cotangents and corrected.rounds:
         # A stored mean is corrected where that takes no exchange of its own.
-        plain = _spread(program, axes, cotangents, whole)
+        plain = _spread(program, cut, cotangents, whole)
         if len(plain.rounds) < len(corrected.rounds):
             return plain
     return corrected
 
 
-def _spread(program: Program, axes: Axes, cotangents: Collection[str], whole: Collection[str]) -> Spread:
-    names = names_for(program, axes)
+def _spread(program: Program, cut: CutAxes, cotangents: Collection[str], whole: Collection[str]) -> Spread:
+    names = names_for(program, cut)
     program = sized(program, names)
     workspace = Workspace(program)
     numbered = workspace.names(program)
     roots = {r.tensor.name: r.expr for r in program.results}
     roots |= {f"update:{u.state}": u.expr for u in program.updates}
     gradients_of_whole = (r.tensor for r in program.results if r.tensor.role == "gradient")
-    may_stay = {t.name for t in gradients_of_whole if not t.axes & axes} - set(whole)
-    _refuse_ties(roots.values(), axes)
+    may_stay = {t.name for t in gradients_of_whole if not cut.is_shard(t.axes)} - set(whole)
+    _refuse_ties(roots.values(), cut.axes)
     rounds: list[tuple[Result, ...]] = []
     parts: dict[str, Kind] = {}
     while True:
         gradients = made_of(cotangents, *roots.values())
-        found = kinds(roots.values(), axes, gradients)
+        found = kinds(roots.values(), cut, gradients)
         asked = (e for name, e in roots.items() if found.is_part(e) and not _stays(name, e, found, may_stay))
         needed = list(dict.fromkeys((*found.needed, *asked)))
         if not needed:
@@ -143,8 +144,9 @@ class _Spreading:
     def finish(self, roots: Mapping[str, Expr], found: Kinds) -> Spread:
         """The local programs."""
         # A result with the axis is a shard, be its value the same all along it.
-        shards = {r.tensor.name for r in self.program.results if r.tensor.axes & self.names.axes}
-        shards |= {f"update:{t.name}" for t in self.program.operands if t.axes & self.names.axes}
+        cut = self.names.cut
+        shards = {r.tensor.name for r in self.program.results if cut.is_shard(r.tensor.axes)}
+        shards |= {f"update:{t.name}" for t in self.program.operands if cut.is_shard(t.axes)}
         placements = {
             name: "shard" if name in shards else _placement(found.of[e]) for name, e in roots.items()
         }
@@ -168,6 +170,9 @@ class _Spreading:
             locals_.of(f"round_{k}", (*made, *(early if k == 1 else ())))
             for k, made in enumerate(self.rounds, 1)
         ]
+        for node in self._of_whole([r.expr for program in rounds for r in program.results]):
+            reason = "sums what is whole on all ranks before they exchange"
+            raise Unspreadable(reason, min(node.over & cut.paired), node)
         return Spread(
             self.names,
             tuple(rounds),
@@ -203,6 +208,12 @@ class _Spreading:
     def _told_below(self, *roots: Expr) -> list[Expr]:
         return [n for n in walk(*roots) if isinstance(n, Load) and self.names.rank in n.axes]
 
+    def _of_whole(self, roots: Collection[Expr]) -> list[Reduce]:
+        """The reductions over axes of pairs of what ranks have whole: where shards are computed, they are
+        given what they have shards of alone."""
+        cut = self.names.cut
+        return [n for n in reductions(*roots) if n.over & cut.paired and not cut.over_ranks(n)]
+
     def _handed(
         self, local: list[Result | Update], found: Kinds, moved: Collection[str]
     ) -> tuple[Result, ...]:
@@ -211,6 +222,7 @@ class _Spreading:
         roots = [each.expr for each in local]
         merged: set[Expr] = set(self._told_below(*roots))
         merged |= {n for n in walk(*roots) if isinstance(n, Load) and n.tensor in moved}
+        merged |= {n for n in self._of_whole(roots) if found.of[n] == "whole"}
         for node in walk(*roots):
             if merged.intersection(children(node)):
                 merged.add(node)

@@ -41,7 +41,8 @@ class Round:
         """Have ranks tell what makes as much as possible of the `needed` parts whole."""
         first = self._first(needed)
         later = self._later(set(first), roots)
-        if not later and len(needed) < len(first) and self._suffice(needed, first, found):
+        apart = len(self.names.cut.pairs) > 1  # what is told is made of elements along one pair
+        if not (later or apart) and len(needed) < len(first) and self._suffice(needed, first, found):
             # fewer values than reductions that they are made of
             for node in needed:
                 self.table[node] = self._summed(node)
@@ -69,7 +70,7 @@ class Round:
         return later
 
     def _over_ranks(self, *roots: Expr) -> list[Reduce]:
-        return [n for n in reductions(*roots) if n.over & self.names.axes and not n.window]
+        return [n for n in reductions(*roots) if self.names.cut.over_ranks(n) and not n.window]
 
     def _suffice(self, needed: Sequence[Expr], first: Sequence[Reduce], found: Kinds) -> bool:
         """Whether the needed values are sums that are linear in the first reductions: none of them is made of
@@ -98,7 +99,7 @@ class Round:
 
     def _there(self, node: Reduce, value: Expr) -> Expr:
         """A value of each rank; 0 of one that has no elements, whose mean is no number."""
-        return select(compare("==", self.names.told_number(node.over), 0), 0, value)
+        return select(compare("==", self.names.told_number(node), 0), 0, value)
 
     def _plain(self, node: Reduce) -> Expr:
         part: Kind = "max" if node.op == "max" else "min" if node.op == "min" else "sum"
@@ -106,12 +107,12 @@ class Round:
 
     def _mean(self, node: Reduce) -> Expr:
         """A sum whose values are told with their squares, and so by their mean."""
-        own = div(node, self.names.own_number(node.over))
-        return self._over("sum", self._there(node, mul(self.names.told_number(node.over), self._told(own))))
+        own = div(node, self.names.own_number(node))
+        return self._over("sum", self._there(node, mul(self.names.told_number(node), self._told(own))))
 
     def _with_others(self, node: Reduce, first: set[Reduce]) -> Expr:
         if is_partner(node, first):
-            numbers = (self.names.own_number(node.over), self.names.told_number(node.over))
+            numbers = (self.names.own_number(node), self.names.told_number(node))
             share = chan_share(node, node.over, numbers, self._told, self.table)
             return self._over("sum", self._there(node, share))
         if pattern := exponential(node, first):
@@ -135,6 +136,6 @@ class Round:
         if node.op != "sum":
             return None
         parts = opened(node, node.over, self.gradients)
-        if parts is None or any(outside.axes & self.names.axes for outside, _ in parts):
+        if parts is None or any(self.names.cut.is_shard(outside.axes) for outside, _ in parts):
             return None
         return parts

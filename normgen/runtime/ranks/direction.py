@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -20,13 +20,16 @@ from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.calls.binding import bind, check_reductions, device_text
 from normgen.runtime.calls.look import look
 from normgen.runtime.ranks.agreement import Message, agree, faulty, message
+from normgen.runtime.ranks.division import Division
 from normgen.runtime.ranks.group import RankCall
 from normgen.runtime.ranks.stages import LocalCall, Memory, Stages
+from normgen.runtime.ranks.straddling import Programs
 
 # What makes the stages of a direction that give these results: by its name.
 Compile = Callable[[str, tuple[str, ...]], SpreadRecord]
-# (a call, of each spread axis the lengths on all ranks) -> what makes its results by name.
-Run = Callable[[LocalCall, Mapping[str, "np.ndarray[Any, Any]"]], RankCall]
+# Of each spread axis the lengths on all ranks.
+Along = Mapping[str, "np.ndarray[Any, Any]"]
+Run = Callable[[LocalCall, Along], RankCall]  # what makes the results of a call by name
 _REST = "..."
 
 
@@ -107,8 +110,36 @@ class SpreadDirection:
         check_reductions(self._global, Lengths({**own.axes, **totals}, own.rest))
         return found
 
-    def asked(self, request: Request, memory: Memory) -> tuple[LocalCall, Run]:
-        """A call of kernels. `memory`: for what ranks tell each other."""
+    @property
+    def uncompared(self) -> frozenset[str]:
+        """The axes whose lengths differ between ranks."""
+        return frozenset(self.axes)
+
+    def run(self, call: LocalCall, along: Along) -> RankCall:
+        """What makes the results of a call of kernels. `along`: of each spread axis the lengths on all
+        ranks."""
+        return self.stages(call).run(call, along)
+
+    def divided(self, along: Along) -> tuple[Division, ...]:
+        """The runs of all ranks, where some straddle groups."""
+        return ()
+
+    def by_groups(self, call: LocalCall, along: Along) -> tuple[LocalCall, Along]:
+        """A call, and the lengths on all ranks, by the axes that stages know."""
+        return call, along
+
+    def straddled(
+        self, call: LocalCall, found: Sequence[Division], programs: Programs | None = None
+    ) -> RankCall:
+        """What makes the results of a call whose runs straddle groups: by kernels, or other `programs`."""
+        raise AssertionError("runs of one axis straddle nothing")
+
+    def parts(self, axis: str) -> tuple[str, ...]:
+        """What a program calls an axis of arrays: two axes where that is a dimension of such."""
+        return (axis,)
+
+    def asked(self, request: Request, memory: Memory, rank: int) -> tuple[LocalCall, Run]:
+        """A call of kernels. `memory`: for what ranks tell each other; `rank`: which one this is."""
         seen = look(self.direction, request)
         if seen.device != memory.device:
             raise TypeError(
@@ -129,8 +160,10 @@ class SpreadDirection:
             results={name: (shape, dtype) for name, shape, dtype in bound.results},
             types={**{name: view.dtype for name, view in seen.views.items()}, **dict(request.types)},
             idle=bound.idle,
+            rank=rank,
         )
-        return call, self.stages(call).run
+        self.stages(call)  # compiled before ranks meet
+        return call, self.run
 
     def lengths(self, shapes: Mapping[str, Shape]) -> Lengths:
         """The lengths of axes on this rank, told by the operands that are there."""
@@ -159,7 +192,7 @@ class SpreadDirection:
         if self.direction.name == "backward":  # saves that are left out change nothing for others
             found["results"] = f"asks for {' and '.join(call.results) or 'nothing'}"
         for axis, length in call.lengths.axes.items():
-            if axis not in self.axes:
+            if axis not in self.uncompared:
                 found[f"length of {axis}"] = f"has {_length_text(axis, length)}"
         for name in given:
             found[f"type of {name}"] = f"has {name} in {call.types[name]}"

@@ -13,6 +13,7 @@ from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import Compile, SpreadDirection
 from normgen.runtime.ranks.group import RankCall, Simulated, run_alone, run_together
+from normgen.runtime.ranks.groups import Grouped, spread_direction
 from normgen.runtime.ranks.stages import HostMemory
 
 _OPTIONS = {"forward": ("save",), "backward": ("wrt", "dtypes")}
@@ -40,15 +41,18 @@ class SpreadNorm:
         compiled: Compile,
         *,
         whole: tuple[str, ...] = (),
+        grouped: Grouped | None = None,
         executors: Executors = executor_of,
         planner: Planner = plan_tuned,
     ) -> None:
         """`package`: what calls of a rank take and return, without kernels; `axes`: that are spread over
-        `ranks`; `compiled`: makes the kernels, with these gradients `whole`."""
+        `ranks`; `compiled`: makes the kernels, with these gradients `whole`; `grouped`: the dimensions that
+        are two axes, where these are spread."""
         self.package = package
         self.axes = axes
         self.ranks = ranks
         self.whole = whole
+        self.grouped = grouped
         found = [each for each in directions(package) if each is not None]
         gradients = [record.source for record in found[-1].results.values() if record.role == "gradient"]
         for name in whole:
@@ -56,7 +60,7 @@ class SpreadNorm:
                 known = ", ".join(gradients) or "none"
                 raise ValueError(f"whole: {package.name} has no gradient by {name!r}; it has {known}")
         self.directions = {
-            each.name: SpreadDirection(package, each, self.axes, whole, compiled, executors, planner)
+            each.name: spread_direction(package, each, axes, grouped, whole, compiled, executors, planner)
             for each in found
         }
         outputs = [n for n, r in found[0].results.items() if r.role != "save"]
@@ -103,15 +107,17 @@ class SpreadNorm:
     def _call(self, name: str, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
         spread = self.directions[name]
 
-        def call(given: Sequence[Any], by_name: Mapping[str, Any]) -> RankCall:
-            return spread.call(lambda: spread.asked(_request(spread, given, by_name), _HOST))
+        def call(rank: int, given: Sequence[Any], by_name: Mapping[str, Any]) -> RankCall:
+            return spread.call(lambda: spread.asked(_request(spread, given, by_name), _HOST, rank))
 
         direction, ranks = spread.direction, self.ranks
         result = result_tuple(direction.result_type, tuple(direction.results))
         if not isinstance(ranks, Simulated):
-            made = run_alone(call(arrays, named), ranks)
+            made = run_alone(call(ranks.rank, arrays, named), ranks)
             return result._make(made.get(each) for each in result._fields)
-        every = run_together([call(*given) for given in _per_rank(direction, ranks, arrays, named)])
+        every = run_together(
+            [call(rank, *given) for rank, given in enumerate(_per_rank(direction, ranks, arrays, named))]
+        )
         lists = ([made.get(each) for made in every] for each in result._fields)
         return result._make(None if found[0] is None else found for found in lists)
 

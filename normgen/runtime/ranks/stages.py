@@ -48,13 +48,16 @@ class HostMemory:
 
     device = HOST
 
+    def __init__(self, kind: type[np.floating[Any]] = np.float32) -> None:
+        self._kind = kind
+
     def zeros(self, size: int) -> Any:
         """So many floats, of 0."""
-        return np.zeros(size, np.float32)
+        return np.zeros(size, self._kind)
 
     def numbers(self, values: Sequence[float]) -> Any:
         """Floats of these values."""
-        return np.array(values, np.float32)
+        return np.array(values, self._kind)
 
     def contiguous(self, array: Any) -> Any:
         """An array whose elements lie one after the other."""
@@ -73,6 +76,7 @@ class LocalCall:
     results: Mapping[str, tuple[Shape, str]]  # that are wanted: shape and element type
     types: Mapping[str, str]  # of operands
     idle: bool  # nothing is wanted, or all cotangents are zero
+    rank: int = 0  # which one it is
 
     def zeros(self) -> dict[str, Any]:
         """The wanted results, of zeros."""

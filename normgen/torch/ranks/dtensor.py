@@ -26,11 +26,20 @@ from normgen.torch.steps import Step
 
 class Cut(NamedTuple):
     """An axis that is cut along a dimension of the mesh: its name, that of the dimension of arrays that is
-    cut, and which of its dimensions, where it is `...`."""
+    cut, and which of its dimensions, where it is `...`. `straddles`: ranks have runs of the dimension that
+    are no runs of its outer axis, and tensors of that alone are whole."""
 
     axis: str
     name: str
     turn: int
+    straddles: bool = False
+
+    def lies(self, record: TensorRecord, dims: int) -> int | None:
+        """The dimension of an array of so many that is cut, None where none is."""
+        for group in record.dims:
+            if dims_text((group,)) == self.name or (group[0] == self.axis and not self.straddles):
+                return dimension_of(record, group[0], dims) + self.turn
+        return None
 
 
 Cuts = tuple[Cut, ...]
@@ -38,10 +47,12 @@ Cuts = tuple[Cut, ...]
 
 @dataclass(frozen=True)
 class Shards:
-    """How a call of DTensors is made of calls of ranks. `cuts`: of each dimension of the mesh the axes that
-    are cut along it, each of other tensors; `parts`: the operands of whose gradients its ranks have parts."""
+    """How a call of DTensors is made of calls of ranks. `whole`: what it is a call of; `cuts`: of each
+    dimension of the mesh the axes that are cut along it, each of other tensors; `parts`: the operands of
+    whose gradients its ranks have parts."""
 
     step: Step
+    whole: Step
     function: SpreadFunction
     mesh: Any
     cuts: tuple[Cuts, ...]
@@ -66,7 +77,7 @@ class Shards:
 
     def joined(self, made: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The results as DTensors."""
-        direction = self.step.direction
+        direction = self.whole.direction
         given = zip(self.step.operands, tensors, strict=True)
         shapes = [(direction.operands[n], tuple(each.shape)) for n, each in given if each is not None]
         lengths = solve(shapes, direction.axes)
@@ -85,11 +96,8 @@ class Shards:
 
     @staticmethod
     def _place(record: TensorRecord, cuts: Cuts, dims: int) -> Any:
-        outer = [group[0] for group in record.dims]
-        for cut in cuts:
-            if cut.axis in outer:
-                return Shard(dimension_of(record, cut.axis, dims) + cut.turn)
-        return Replicate()
+        found = (cut.lies(record, dims) for cut in cuts)
+        return next((Shard(at) for at in found if at is not None), Replicate())
 
 
 def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | None:
@@ -107,42 +115,52 @@ def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | No
         if all(cut.axis in freely for cut in cuts):
             continue
         function = _function(step, [cut.name for cut in cuts], mesh, at)
-        if function is None:
+        if function is None or not _takes(function, step, cuts, [name for name, _ in given], wanted):
             continue
         free = [cuts if all(cut.axis in freely for cut in cuts) else () for cuts in found]
         own = tuple(name for name in step.operands if function.placements.get(f"d{name}") == "part")
         parts = [tuple(name for cut in cuts for name in freely[cut.axis]) for cuts in free]
         free[at], parts[at] = cuts, own
-        return Shards(function.step, function, mesh, tuple(free), tuple(parts))
+        return Shards(function.step, step, function, mesh, tuple(free), tuple(parts))
     return None
 
 
 def _cuts(step: Step, given: Sequence[tuple[str, Any]], at: int, ranks: int) -> Cuts:
     """The axes along which tensors are cut over a dimension of the mesh; none where that cannot be kept,
-    since ranks have parts of groups, or of the values of states."""
+    since ranks have parts of the values of states."""
     cuts: list[Cut] = []
     for name, tensor in given:
         place = tensor.placements[at]
         if type(place) is Shard:
             dim = place.dim % tensor.ndim
             found = _cut_at(step, step.direction.operands[name], dim, tuple(tensor.shape), ranks)
-            if found is None:
-                return ()
             cuts += [] if found in cuts else [found]
         elif name in step.updated and not isinstance(place, Replicate):
             return ()
     return tuple(cuts)
 
 
-def _cut_at(step: Step, record: TensorRecord, dim: int, shape: tuple[int, ...], ranks: int) -> Cut | None:
-    """The axis of a dimension of an array. Of several axes it is the outer one, if all ranks have equal runs
-    of it; None where they have not."""
+def _cut_at(step: Step, record: TensorRecord, dim: int, shape: tuple[int, ...], ranks: int) -> Cut:
+    """The axis of a dimension of an array. Of several axes it is the outer one."""
     starts = [dimension_of(record, group[0], len(shape)) for group in record.dims]
     place = max(k for k, start in enumerate(starts) if start <= dim)
     group, turn = record.dims[place], dim - starts[place]
-    if len(group) > 1 and solve([(record, shape)], step.direction.axes).axes[group[0]] % ranks:
-        return None
-    return Cut(group[0], dims_text((group,)), turn)
+    straddles = len(group) > 1 and solve([(record, shape)], step.direction.axes).axes[group[0]] % ranks > 0
+    return Cut(group[0], dims_text((group,)), turn, straddles)
+
+
+def _takes(function: SpreadFunction, step: Step, cuts: Cuts, given: Sequence[str], wanted: Wanted) -> bool:
+    """Whether a function takes what straddles groups, with tensors of groups alone on all ranks if there are
+    any."""
+    straddling = [cut.axis for cut in cuts if cut.straddles]
+    grouped, direction = function.spread.grouped, step.direction
+    if not straddling or grouped is None:
+        return not straddling
+    shared = {pair.outer for pair in grouped.pairs if pair.groups is None}
+    tensors = [direction.operands[name] for name in given] + [
+        direction.results[name] for name in wanted.names
+    ]
+    return not any((axis,) in tensor.dims for axis in straddling for tensor in tensors if axis in shared)
 
 
 def _function(step: LocalStep, names: Sequence[str], mesh: Any, at: int) -> SpreadFunction | None:

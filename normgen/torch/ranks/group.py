@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,9 @@ def ranks_by_name(name: str) -> ProcessRanks:
 
 def numbers_on(device: torch.device, values: Sequence[float]) -> torch.Tensor:
     """Floats of these values, which take no copy from the host: a CUDA graph could not have one."""
-    return torch.cat([torch.full((1,), value, dtype=torch.float32, device=device) for value in values])
+    alike = ((value, len([*each])) for value, each in groupby(values))
+    like = {"dtype": torch.float32, "device": device}
+    return torch.cat([torch.full((count,), value, **like) for value, count in alike])
 
 
 class TensorMemory:

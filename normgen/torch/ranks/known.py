@@ -7,7 +7,7 @@ depend on the lengths on all ranks beside, and then have tensors that lie alike:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -46,10 +46,24 @@ class StageNorms:
         return {k: Norm(each.package) for k, each in enumerate(stages) if each.package is not None}
 
 
-class Plan:
-    """The stages of calls that differ in values alone, for given lengths on all ranks."""
+class KnownPlan(Protocol):
+    """What makes the results of calls that differ in values alone."""
 
-    def __init__(self, outer: Outer, stages: StageNorms, told: Told | None, along: Along) -> None:
+    copied: frozenset[str]  # results that are laid anew in the end
+
+    def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...]:
+        """The results of a call in order, None for those that are not wanted."""
+
+
+class Plan:
+    """The stages of calls that differ in values alone, for given lengths on all ranks. `copied`: the results
+    that are copied in the end, since their channels are to lie innermost and stages have made them
+    otherwise."""
+
+    def __init__(
+        self, outer: Outer, stages: StageNorms, told: Told | None, along: Along, copied: frozenset[str]
+    ) -> None:
+        self.copied = copied
         record, reads = stages.record, outer.direction.reads
         ranks = len(next(iter(along.values())))
         self._counts = _Counts([along[axis].tolist() for _, axis in record.counts], outer.device)
@@ -89,33 +103,32 @@ class Plan:
 
 
 class KnownCall:
-    """Calls whose tensors lie alike. `told`: the kernel that may stand for all stages. `copied`: the results
-    that are copied in the end, since their channels are to lie innermost and stages have made them
-    otherwise."""
+    """Calls whose tensors lie alike, on a rank that has such lengths of axes. `made`: their stages, by the
+    lengths on all ranks."""
 
-    def __init__(self, outer: Outer, stages: StageNorms, told: Told | None, copied: frozenset[str]) -> None:
-        self._outer, self._stages, self._told, self.copied = outer, stages, told, copied
+    def __init__(self, lengths: Lengths, made: Callable[[Along], KnownPlan]) -> None:
+        self._lengths, self._made = lengths, made
         self.messages: Bounded[Numbers, Message] = Bounded(_KEPT)
-        self._plans: Bounded[bytes, Plan] = Bounded(_KEPT)  # by what all ranks told
-        self._by_lengths: Bounded[Any, Plan] = Bounded(_KEPT)
+        self._plans: Bounded[bytes, KnownPlan] = Bounded(_KEPT)  # by what all ranks told
+        self._by_lengths: Bounded[Any, KnownPlan] = Bounded(_KEPT)
 
-    def plan(self, along: Along) -> Plan:
+    def plan(self, along: Along) -> KnownPlan:
         """The stages for these lengths."""
         key = tuple(each.tobytes() for each in along.values())
         found = self._by_lengths.get(key)
         if found is None:
-            found = Plan(self._outer, self._stages, self._told, along)
+            found = self._made(along)
             self._by_lengths.keep(key, found)
         return found
 
-    def agreed(self, spread: SpreadDirection, ranks: ProcessRanks, told: Message) -> Plan:
+    def agreed(self, spread: SpreadDirection, ranks: ProcessRanks, told: Message) -> KnownPlan:
         """The stages of a call, once ranks agree on it."""
         heads = ranks.gather(told.head)
         key = heads.tobytes()
         found = self._plans.get(key)
         if found is None:
             every = run_alone(agreed(spread.title, told, heads), ranks)
-            found = self.plan(spread.along(self._outer.lengths, every))
+            found = self.plan(spread.along(self._lengths, every))
             self._plans.keep(key, found)
         return found
 

@@ -15,6 +15,7 @@ from normgen.package.records import Package
 from normgen.package.spread import SpreadRecord, ToldRecord
 from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import SpreadDirection
+from normgen.runtime.ranks.groups import Grouped, spread_direction
 from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.torch.levels import Level, compilation_of, operator_name
 from normgen.torch.ranks.group import ProcessRanks
@@ -23,7 +24,7 @@ from normgen.torch.steps import Outline
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
-    from normgen.codegen.ranks import Spread
+    from normgen.codegen.ranks import RankCompilation, Spread
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,13 @@ def first_spread_step(norm: SpreadNorm, where: Where) -> SpreadStep:
     """The forward of a norm on a rank."""
     package, name = norm.package, f"{operator_name(norm.package)}_{where.text}"
 
-    def compilation() -> Compilation:
-        from normgen.codegen.compilation import Compilation
-        from normgen.codegen.ranks import local_definition
+    def compilation() -> RankCompilation:
+        from normgen.codegen.ranks import rank_compilation
 
         definition = compilation_of(package).definition
-        return Compilation(local_definition(definition, where.axes, where.ranks.size)[0])
+        return rank_compilation(definition, where.axes, where.ranks.size)
 
-    spread = replace(where, axes=norm.axes)
-    found = _SpreadLevel(name, 1, package, norm.directions, spread, compilation).first
+    found = _SpreadLevel(name, 1, package, norm.directions, norm.grouped, where, compilation).first
     assert isinstance(found, SpreadStep)
     return found
 
@@ -68,30 +67,37 @@ class _SpreadLevel(Level):
         order: int,
         package: Package,
         spread: Mapping[str, SpreadDirection],
+        grouped: Grouped | None,
         where: Where,
-        compilation: Callable[[], Compilation],
+        compilation: Callable[[], RankCompilation],
     ) -> None:
-        super().__init__(name, order, package, compilation)
-        self._spread, self._where = spread, where
+        """`grouped`: the dimensions that are two axes, where these are spread."""
+        super().__init__(name, order, package, lambda: self._on_rank.whole)
+        self._spread, self._grouped, self._where = spread, grouped, where
+        self._compile_on_rank = compilation
+
+    @cached_property
+    def _on_rank(self) -> RankCompilation:
+        return self._compile_on_rank()
 
     def _made(self, outline: Outline) -> SpreadStep:
-        def cut(wanted: tuple[str, ...]) -> Spread:
-            from normgen.codegen.ranks import spread_program, wanted_part
+        name = outline.direction.name
 
-            definition, where = self.compilation.definition, self._where
-            return spread_program(definition, wanted_part(outline.program(), wanted), where.axes, where.whole)
+        def cut(wanted: tuple[str, ...], blocks: bool) -> Spread:
+            return self._on_rank.program(name, wanted, self._where.whole, blocks)
 
         def last(wanted: tuple[str, ...]) -> SpreadRecord | None:
-            return self._channels_last(outline.direction.name, wanted)
+            return self._channels_last(name, wanted)
 
         def told(wanted: tuple[str, ...]) -> ToldRecord | None:
             from normgen.codegen.ranks import told_record, wanted_part
 
-            definition, where = self.compilation.definition, self._where
-            program = wanted_part(outline.program(), wanted)
-            return told_record(definition, program, where.axes, where.whole, where.ranks.size)
+            made, where = self._on_rank, self._where
+            program = wanted_part(dict(made.whole.programs)[name], wanted)
+            definition = made.whole.definition
+            return told_record(definition, program, made.runs.axes, where.whole, where.ranks.size)
 
-        return SpreadStep(outline, self._spread[outline.direction.name], self._where.ranks, cut, last, told)
+        return SpreadStep(outline, self._spread[name], self._where.ranks, cut, last, told)
 
     @cached_property
     def _last(self) -> Compilation | None:
@@ -109,27 +115,30 @@ class _SpreadLevel(Level):
         from normgen.codegen.ranks import spread_record, wanted_part
 
         made, where = self._last, self._where
-        if made is None:
+        if made is None or (self._grouped is not None and not self._grouped.wholes):
             return None
         program = wanted_part(dict(made.programs)[direction], wanted)
         try:
-            return spread_record(made.definition, program, where.axes, where.whole)
+            return spread_record(made.definition, program, self._on_rank.runs.axes, where.whole)
         except SpecError:
             return None
 
     def _level_of(self, made: Compilation) -> Level:
-        from normgen.codegen.ranks import signature_package, spread_record, wanted_part
+        on_rank, where = self._on_rank.differentiated, Where(self._where.axes, self._where.ranks)
+        assert on_rank is not None and on_rank.whole is made
+        package, runs = on_rank.signature, on_rank.runs
 
-        where = Where(self._where.axes, self._where.ranks)
-        package = signature_package(made.definition, made.derived)
+        def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
+            return on_rank.record(direction, wanted)
 
-        def compiled(_: str, wanted: tuple[str, ...]) -> SpreadRecord:
-            assert made.derived is not None
-            return spread_record(made.definition, wanted_part(made.derived, wanted), where.axes)
+        def straddling(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
+            return on_rank.record(direction, wanted, blocks=True)
 
+        grouped = None if self._grouped is None else replace(self._grouped, straddling=straddling)
         _, backward = directions(package)
         found = {}
         if backward is not None:
+            names = runs.names
             around = executor_of, plan_tuned
-            found["backward"] = SpreadDirection(package, backward, where.axes, (), compiled, *around)
-        return _SpreadLevel(self.name, self.order + 1, package, found, where, lambda: made)
+            found["backward"] = spread_direction(package, backward, names, grouped, (), compiled, *around)
+        return _SpreadLevel(self.name, self.order + 1, package, found, grouped, where, lambda: on_rank)

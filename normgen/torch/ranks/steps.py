@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from normgen.arrays.torch import TORCH
@@ -24,10 +25,11 @@ from normgen.torch.calls import KEPT, Numbers, Tensors, Wanted, all_resolved
 from normgen.torch.dtypes import NAMES
 from normgen.torch.errors import check_host, check_kinds, check_numbers, check_run
 from normgen.torch.float64 import dtype_of, element_types
+from normgen.torch.ranks.blocks import BlocksPlan
 from normgen.torch.ranks.eager import recorder
-from normgen.torch.ranks.float64 import interpreted
+from normgen.torch.ranks.float64 import in_float64
 from normgen.torch.ranks.group import ProcessRanks, TensorMemory
-from normgen.torch.ranks.known import KnownCall, StageNorms
+from normgen.torch.ranks.known import KnownCall, KnownPlan, Plan, StageNorms
 from normgen.torch.ranks.local import Along, Outer
 from normgen.torch.ranks.told import ToldNorm
 from normgen.torch.steps import Outline, Recorder, Step, without_data
@@ -45,11 +47,12 @@ class SpreadStep(Step):
         outline: Outline,
         spread: SpreadDirection,
         ranks: ProcessRanks,
-        cut: Callable[[tuple[str, ...]], Spread],
+        cut: Callable[[tuple[str, ...], bool], Spread],
         channels_last: Callable[[tuple[str, ...]], SpreadRecord | None],
         told: Callable[[tuple[str, ...]], ToldRecord | None],
     ) -> None:
-        """`spread`: the direction on one rank; `cut`: the local programs that give these results;
+        """`spread`: the direction on one rank; `cut`: the local programs that give these results, of blocks
+        of runs that straddle groups or not;
         `channels_last`: compiles them for tensors whose channels lie innermost, None where there are none;
         `told`: compiles them as one kernel, None where there is none."""
         super().__init__(replace(outline, direction=spread.direction))
@@ -79,7 +82,7 @@ class SpreadStep(Step):
         self.ranks.meet(self.spread.title)
         plan = known.agreed(self.spread, self.ranks, told)
         made = plan.run(self.ranks, tensors, numbers)
-        return self.laid(made, known.copied) if known.copied else made
+        return self.laid(made, plan.copied) if plan.copied else made
 
     def _first(self, tensors: Tensors, numbers: Numbers, wanted: Wanted, key: Any) -> tuple[Any, ...]:
         """A call that is not known, which it then is if that can be."""
@@ -108,7 +111,7 @@ class SpreadStep(Step):
         types = tuple((name, NAMES[dtype]) for name, dtype in wanted.types)
         device = next(each.device for each in plain if each is not None)
         request = request._replace(wanted=wanted.names, types=types)
-        call, run = self.spread.asked(request, TensorMemory(device))
+        call, run = self.spread.asked(request, TensorMemory(device), self.ranks.rank)
         if call.idle or not all(call.lengths.axes.values()):  # rare, and stages leave results as they are
             return call, run
         known = self._known.get(key)
@@ -142,7 +145,18 @@ class SpreadStep(Step):
         )
         computed = self.spread.computed(call)
         told = None if stages or not record.rounds else partial(self._kernel, computed)
-        return KnownCall(outer, stages or StageNorms(record), told, last - outer.last)
+        norms = stages or StageNorms(record)
+        bare = replace(call, operands={}, like=None)  # (no tensors, which it would keep)
+
+        def made(along: Along) -> KnownPlan:
+            divided = self.spread.divided(along)
+            if divided:
+                return BlocksPlan(self.spread, bare, divided, last)
+            local, lengths = self.spread.by_groups(bare, along)
+            within = outer._replace(lengths=local.lengths)
+            return Plan(within, norms, told, lengths, last - outer.last)
+
+        return KnownCall(call.lengths, made)
 
     def _kernel(self, computed: tuple[str, ...]) -> ToldNorm | None:
         """The stages that give these results as one kernel, if there is one."""
@@ -174,16 +188,16 @@ class SpreadStep(Step):
             operands={name: given.get(name) for name in reads},
             numbers=self._named(numbers),
             like=None,
-            memory=HostMemory(),
+            memory=HostMemory(np.float64),
             lengths=lengths,
             results={
                 n: (shape_of(records[n], lengths), dtype_of(self.direction, n, types)) for n in wanted.names
             },
             types=types,
             idle=False,
+            rank=self.ranks.rank,
         )
-        made = self._cut(self.spread.computed(call))
-        return call, lambda local, every: interpreted(self.direction, made, local, every)
+        return call, lambda local, along: in_float64(self.spread, self._cut, local, along)
 
     def _named(self, numbers: Numbers) -> dict[str, float]:
         return {attr.name: number for attr, number in zip(self.attrs, numbers, strict=True)}
