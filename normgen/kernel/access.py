@@ -180,7 +180,7 @@ class ColumnText:
             case "moments":
                 return [f"{'ColumnMoments<ITEMS * VEC>' if self.wide else 'ValueMoments'} {self.name};"]
             case _ if stored:
-                at = f"{self.partial} + index_t(blockIdx.x / MEMBERS) * LENGTH"
+                at = f"{self.partial} + index_t(blockIdx.x / MEMBERS) * partial_pitch(LENGTH)"
                 return [f"float* const {self.name}_row = {at};"]
             case "sum":
                 return [f"float {self.name}[{'ITEMS * VEC' if self.wide else '1'}] = {{}};"]

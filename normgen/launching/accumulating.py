@@ -16,10 +16,12 @@ from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
 from normgen.launching.launch import Launch, Slot
 from normgen.package.kernels import AccumulatingKernel
-from normgen.package.operands import AccumulatorRecord, FormRecord
+from normgen.package.operands import PARTIAL_VECTOR, AccumulatorRecord, FormRecord
 
-# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
-_NARROW, _WIDE = 8, 32
+# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle, and vectors of them for
+# each thread of a warp where there are tiles enough even so.
+_NARROW, _WIDE, _BROAD = 8, 32, 128
+_BROAD_TILES = 2  # for each multiprocessor
 _SIZED_SHARES = 4  # warps that share such a tile, where one text serves batches of any size
 _MOST_WARPS = 16  # of a block of the second stage
 _CLEARING = 256  # threads of a block that clears
@@ -171,13 +173,24 @@ class Accumulating:
 
     def _tiling_of(self, partials: int, single: bool = False) -> tuple[int, int, int]:
         multiprocessors = self.call.multiprocessors
-        narrow = max(self._tiles(c, _NARROW, single) for c in self.columns) <= multiprocessors
-        tile = _NARROW if narrow else _WIDE
+        tile = self._tile(single)
         tiles = max(self._tiles(c, tile, single) for c in self.columns)
         shares = max(self._shares(c, tile, partials, single) for c in self.columns)
         # where there are many tiles, blocks take several
         together = power_of_two(min(_MOST_WARPS // 2 // shares, tiles // multiprocessors))
         return tile, shares, together
+
+    def _tile(self, single: bool) -> int:
+        """The columns of a tile, for partials of every segment, or of a single one."""
+
+        def tiles(tile: int) -> int:
+            return max(self._tiles(c, tile, single) for c in self.columns)
+
+        multiprocessors = self.call.multiprocessors
+        if tiles(_NARROW) <= multiprocessors:
+            return _NARROW
+        vectors = all(c.wide and c.op != "moments" for c in self.record.columns)
+        return _BROAD if vectors and tiles(_BROAD) >= _BROAD_TILES * multiprocessors else _WIDE
 
     def _tiles(self, column: AccumulatorRecord, tile: int, single: bool = False) -> int:
         """Of neighbouring elements of what is reduced, or where there is one value in all, of segments, or of
@@ -191,8 +204,8 @@ class Accumulating:
         """How many warps share a tile: as many as have all partials on their way together."""
         partials //= 1 if single else self.call.size(column.kept)
         partials *= 1 if column.wide else self.members
-        vectors = column.wide and column.op != "moments" and self.call.size(self.reduced) % 4 == 0
-        at_once = _BATCH * 32 // tile * (4 if vectors else 1)
+        vectors = column.wide and column.op != "moments"
+        at_once = _BATCH * 32 * (PARTIAL_VECTOR if vectors else 1) // tile
         return power_of_two(min(_MOST_WARPS, -(-partials // at_once)))
 
     def _form(self, name: str) -> FormRecord:

@@ -57,6 +57,7 @@ CONSTANTS: Mapping[str, str] = MappingProxyType(
         # how
         "UNTAGGED": "blocks or rows whose reads half of the second-level cache holds; 0: no hints",
         "AHEAD": "whether, or how far, what comes next is loaded ahead",
+        "HELD": "whether sums over rows stay in registers",
         "REALIGNED": "whether rows begin anywhere in a word of memory",
         "BACKWARDS": "whether the last rows or tiles come first",
         "RELOAD": "whether a row is read again from the pipeline",

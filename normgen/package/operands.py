@@ -84,6 +84,9 @@ class OperandRecord:
         return f"VEC_{self.identifier.upper()}"
 
 
+PARTIAL_VECTOR = 4  # floats: rows of partials of sums are whole vectors (partial_pitch)
+
+
 @dataclass(frozen=True, slots=True)
 class AccumulatorRecord:
     """An accumulator over rows, kept in registers and written as one partial per block. `wide`: a value for
@@ -116,8 +119,9 @@ class AccumulatorRecord:
 
     def partial(self, length: int) -> int:
         """How many floats a block leaves for rows of this length, or of so many values in the end."""
-        width = length if self.wide else 1
-        return 3 * width + 1 if self.op == "moments" else width
+        if self.op == "moments":
+            return 3 * (length if self.wide else 1) + 1
+        return -(-length // PARTIAL_VECTOR) * PARTIAL_VECTOR if self.wide else 1
 
 
 @dataclass(frozen=True, slots=True)

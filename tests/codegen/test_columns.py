@@ -153,7 +153,8 @@ def test_every_schedule_fits_its_device(text, direction, outer, reduced, across,
     assert first.grid[1:] == (1, 1)
     assert all(max(x.grid) < 2**31 for x in planned.launches)
     if kernel.columns:
-        assert {shape for _, shape, _ in planned.workspace} == {(first.grid[0], reduced)}
+        (partial_pitch,) = {column.partial(reduced) for column in kernel.columns}
+        assert {shape for _, shape, _ in planned.workspace} == {(first.grid[0], partial_pitch)}
     else:
         chunks = outer * -(-across // schedule.vector)
         assert (first.grid[0] - 1) * schedule.lanes < chunks <= first.grid[0] * schedule.lanes

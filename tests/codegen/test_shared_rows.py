@@ -30,7 +30,17 @@ from tests.codegen.ways import first, shared
 from tests.host.mutation import Altered
 from tests.kinds import ATTRS
 from tests.strategies import COMPILED, well_typed_specs
-from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits, subject_of
+from tests.verify.subjects import (
+    BF16,
+    CHECKED,
+    F32,
+    bundled_subject,
+    case_of,
+    numbers,
+    prove,
+    same_bits,
+    subject_of,
+)
 
 FAR = {"x": Sample("normal", 1e6, 1.0)}
 # Moments, then a maximum that needs them, then sums; results of elements, of rows, of columns and of all.
@@ -114,6 +124,48 @@ def test_levels_that_follow_from_one_another(multiprocessors: int) -> None:
     with first(shared(5)):
         prove(subject, case_of(subject, 4, 701), executor)
     assert several(executor)
+
+
+def held_in(executor: Altered) -> bool:
+    """Whether threads held sums over rows, by the text that ran."""
+    (text,) = (text for entry, text in executor.texts.items() if entry.endswith("_backward_multipass"))
+    return "HELD = true;" in text
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(
+    ("name", "members", "width", "dtypes"),
+    [
+        ("layernorm", 3, 1030, BF16),
+        ("rmsnorm", 2, 777, F32),
+        ("dyt", 3, 1024, BF16),
+        ("layernorm", 1, 333, F32),
+    ],
+)
+def test_sums_that_threads_hold(
+    name: str, members: int, width: int, dtypes: object, accumulate: bool
+) -> None:
+    """Of many rows, of which one unit has several, and of few."""
+    subject = bundled_subject(name)
+    for rows in (17, 2):
+        executor = Altered()
+        with first(shared(members, held=True)):
+            case = case_of(subject, rows, width, dtypes, accumulate=accumulate)
+            prove(subject, case, executor, directions=("backward",))
+        assert held_in(executor)
+
+
+@pytest.mark.parametrize(("members", "width"), [(2, 1030), (3, 777)])
+def test_sums_in_registers_have_the_bits_of_those_in_memory(members: int, width: int) -> None:
+    x, dy = numbers(1, 19, width), numbers(2, 19, width)
+    given = {"x": x, "dy": dy, "w": numbers(3, width), "mu": x.mean(1), "rstd": 1 / x.std(1)}
+    made = []
+    for held in (False, True):
+        executor = Altered()
+        with first(shared(members, held=held)):
+            made.append(bundled_subject("layernorm").norm.on(executor).backward(**given))
+        assert held_in(executor) == held
+    assert all(same_bits(one, other) for one, other in zip(*made, strict=True))
 
 
 def test_bits_do_not_depend_on_the_batch() -> None:

@@ -79,11 +79,13 @@ def pipeline(
     )  # fmt: skip
 
 
-def shared(members: int, threads: int = 64) -> Offers:
-    """Rows in so many blocks that share one, by a launch for each level."""
+def shared(members: int, threads: int = 64, held: bool = False) -> Offers:
+    """Rows in so many blocks that share one, by a launch for each level. `held`: their threads have sums over
+    rows in registers."""
 
     def ways(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
         team = members * threads
-        yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
+        items = -(-shape.vectors // team)
+        yield RowSchedule("multipass", shape.vector, team, 1, items, members=members, held=held)
 
     return ways

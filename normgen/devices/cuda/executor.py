@@ -18,6 +18,7 @@ from normgen.cache import Cache, default_cache, digest
 from normgen.devices.cuda.compile import dotted
 from normgen.devices.cuda.context import Context
 from normgen.devices.cuda.driver import Driver, FunctionReport
+from normgen.devices.cuda.spills import compiled
 from normgen.devices.cuda.toolchains import make_driver
 from normgen.errors import DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
@@ -161,7 +162,7 @@ class CudaExecutor:
 
     def _compile(self, text: str) -> bytes:
         begin = time.monotonic()
-        binary = self.driver.compiler.compile(text, self.device.arch)
+        binary = compiled(lambda each: self.driver.compiler.compile(each, self.device.arch), text)
         _log.info("compiled a kernel for %s in %.1f s", self.device.arch, time.monotonic() - begin)
         return binary
 

@@ -1,6 +1,7 @@
 #pragma once
 #include "normgen/accumulators.cuh"
 #include "normgen/math.cuh"
+#include "normgen/partials.cuh"
 #include "normgen/team.cuh"
 #include "normgen/vector.cuh"
 
@@ -22,14 +23,22 @@ __device__ __forceinline__ void load_partial(const float* from, float (&to)[4]) 
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
 
-// `count` partials of a column, combined; `row_of(k)` is the row of the k-th, and `column` that of
-// lane % TILE. A block barrier is needed between two calls with the same scratch.
-template <class Op, int TILE, int SHARES, int WIDTH, class Index, class RowOf>
-__device__ __forceinline__ float combine_partials(
-    float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
-    constexpr int VEC = WIDTH % 4 == 0 ? 4 : 1, LANES = TILE / VEC, STEP = SHARES * (32 / LANES);
+// How many columns side by side a thread of a warp has in the end.
+template <int TILE> __host__ __device__ constexpr int columns_of_thread() {
+    return TILE > 32 ? TILE / 32 : 1;
+}
+
+// `count` partials of a thread's columns, combined: of `column`, which is lane % (TILE / EACH) * EACH
+// of the tile, and those after it. `row_of(k)` is the row of the k-th, and rows are PITCH floats
+// apart. A block barrier is needed between two calls with the same scratch.
+template <class Op, int TILE, int SHARES, int WIDTH, int PITCH, class Index, class RowOf, int EACH>
+__device__ __forceinline__ void combine_partials(
+    float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of,
+    float (&totals)[EACH]) {
+    static_assert(EACH == columns_of_thread<TILE>(), "a thread's columns");
+    constexpr int VEC = PITCH % 4 == 0 ? 4 : 1, LANES = TILE / VEC, STEP = SHARES * (32 / LANES);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int own = VEC == 1 ? column : column - lane % TILE + lane % LANES * VEC;
+    const int own = VEC == EACH ? column : column - lane % TILE + lane % LANES * VEC;
     float values[VEC];
     set_all(values, Op::START);
     if (own < WIDTH) {
@@ -40,7 +49,7 @@ __device__ __forceinline__ float combine_partials(
             for (int k = 0; k < FINAL_BATCH; ++k) {
                 set_all(found[k], Op::START);
                 if (first + k * STEP < count) {
-                    load_partial(partial + row_of(first + k * STEP) * WIDTH + own, found[k]);
+                    load_partial(partial + row_of(first + k * STEP) * PITCH + own, found[k]);
                 }
             }
 #pragma unroll
@@ -56,24 +65,22 @@ __device__ __forceinline__ float combine_partials(
         for (int distance = LANES; distance < 32; distance *= 2) {
             values[i] = Op::apply(values[i], __shfl_xor_sync(0xffffffffu, values[i], distance));
         }
-        if (lane < LANES) scratch[warp][lane * VEC + i] = values[i];
+        if constexpr (SHARES == 1 && VEC == EACH) totals[i] = values[i];  // no other thread has any
+        else if (lane < LANES) scratch[warp][lane * VEC + i] = values[i];
     }
+    if constexpr (SHARES == 1 && VEC == EACH) return;
     if constexpr (SHARES > 1) __syncthreads();
     else __syncwarp();
-    float total = Op::START;
+    set_all(totals, Op::START);
     if (warp % SHARES == 0) {
 #pragma unroll
         for (int other = 0; other < SHARES; ++other) {
-            total = Op::apply(total, scratch[warp + other][lane % TILE]);
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                totals[i] = Op::apply(totals[i], scratch[warp + other][lane * EACH % TILE + i]);
+            }
         }
     }
-    return total;
-}
-
-template <int TILE, int SHARES, int WIDTH, class Index, class RowOf>
-__device__ __forceinline__ float add_partials(
-    float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
-    return combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, partial, column, count, row_of);
 }
 
 // Moments of one column: the mean in float32, and the sums of (v - mean) and (v - mean)^2, which

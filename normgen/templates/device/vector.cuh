@@ -143,6 +143,14 @@ __device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, fl
     }
 }
 
+template <int N> __device__ __forceinline__ void copy_all(const float* from, float (&to)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+}
+template <int N> __device__ __forceinline__ void put_all(const float (&from)[N], float* to) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+}
 template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = value;

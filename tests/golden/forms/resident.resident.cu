@@ -1,5 +1,4 @@
 #include "normgen/programmatic.cuh"
-#include "normgen/realigned.cuh"
 #include "normgen/resident/resident.cuh"
 #include "normgen/tiles/tiles.cuh"
 

@@ -1,3 +1,4 @@
+#include "normgen/partials.cuh"
 #include "normgen/programmatic.cuh"
 #include "normgen/rows/word_aligned.cuh"
 #include "normgen/team.cuh"
@@ -191,12 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     // that is the result)
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
-        float* const partial = dw_sum_partial + unit * LENGTH;
-        const auto leave = [&](int at, float sum) {
-            if (dw_ptr) {
-                store_scalar<ACCUMULATE>(dw_ptr + at, sum);
-            } else partial[at] = sum;
-        };
+        float* const partial = dw_sum_partial + unit * partial_pitch(LENGTH);
         if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
@@ -206,8 +202,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 for (int i = 0; i < VEC; ++i) {
                     const int at = WordAligned::column(item, lane, i, misalignment);
                     if (at >= LENGTH) continue;
-                    if constexpr (TEAMS == 1) leave(at, dw_sum[item * VEC + i]);
-                    else gather[team * LENGTH + at] = dw_sum[item * VEC + i];
+                    const float sum = dw_sum[item * VEC + i];
+                    if constexpr (TEAMS == 1) {
+                        if (dw_ptr) {
+                            store_scalar<ACCUMULATE>(dw_ptr + at, sum);
+                        } else store_partial<LENGTH>(partial, at, sum);
+                    } else gather[team * LENGTH + at] = sum;
                 }
             }
         }
@@ -218,7 +218,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 for (int other = 0; other < TEAMS; ++other) {
                     sum += gather[other * LENGTH + column];
                 }
-                leave(column, sum);
+                if (dw_ptr) {
+                    store_scalar<ACCUMULATE>(dw_ptr + column, sum);
+                } else store_partial<LENGTH>(partial, column, sum);
             }
         }
     }

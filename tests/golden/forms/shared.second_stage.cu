@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
     __shared__ float scratch[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
+    constexpr int EACH = columns_of_thread<TILE>();  // columns of a thread
     const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
     programmatic_wait<PROGRAMMATIC>();
 
@@ -22,16 +23,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
     if (blockIdx.y == 0) {
         if constexpr (WANT_DW) {
             constexpr int WIDTH = LENGTH;
+            [[maybe_unused]] constexpr int PITCH = partial_pitch(WIDTH);
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
-            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const int first = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane * EACH % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
-                index_t(blocks_per_segment), row_of);
-            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+            float dw_sum_columns[EACH];
+            combine_partials<Sum, TILE, SHARES, WIDTH, PITCH>(scratch, dw_sum_partial, first,
+                index_t(blocks_per_segment), row_of, dw_sum_columns);
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                const int column = first + i;
+                if (warp % SHARES != 0 || lane >= TILE || column >= WIDTH) continue;
+                const float dw_sum = dw_sum_columns[i];
                 store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
             }
         }

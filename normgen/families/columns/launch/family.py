@@ -163,7 +163,7 @@ class _Grid:
         accumulating = Accumulating(record, call, record.reduced, own, wide, most, sized=shape.image)
         shared = next_tile(s.lanes, s, shape)
         launch = accumulating.launch(s.form, constants, self.blocks, s.threads, shared=shared)
-        widths = {partial_name(record, c): self.length if c.wide else 1 for c in self.sums}
+        widths = {partial_name(record, c): c.partial(self.length) for c in self.sums}
         workspace = tuple((name, (self.blocks, width), "f32") for name, width in widths.items())
         return Lowered((launch, *accumulating.second_stage()), workspace)
 

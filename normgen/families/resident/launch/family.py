@@ -167,7 +167,7 @@ class _Blocks:
         self.columns = wanted_columns(kernel, call)
         self.published = self.count * kernel.left * segment.groups
         self.arrays = {words_name(kernel): self.words * BIT_WORD // 4, published_name(kernel): self.published}
-        self.arrays |= {partial_name(kernel, c): self.count * segment.length for c in self.columns}
+        self.arrays |= {partial_name(kernel, c): self.count * c.partial(segment.length) for c in self.columns}
 
     def launches(self) -> tuple[Launch, ...]:
         """One that clears the words, the kernel, and one that adds up sums over segments."""

@@ -191,7 +191,7 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": spare,
         "BATCH": s.batch, "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
         "LATE": s.late and not (alone and s.form == "registers"),  # a block alone has all registers
-        "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged,
+        "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged, "HELD": s.held,
     }  # fmt: skip
     several = s.cluster * s.members
     own = {

@@ -193,7 +193,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             reason="the row does not fit registers{sharing}; later passes read it from {source}",
             registers=of_multipass,
             fit=fit_multipass,
-            knobs=frozenset({"staged", "members", "realigned"}),
+            knobs=frozenset({"staged", "members", "realigned", "held"}),
             order="running",
             deep=lambda s: 8 if s.members > 1 and s.vector <= 2 else 4,
             slots=lambda s: s.items,

@@ -56,7 +56,7 @@ def quantities(
 
 _AS_THEY_ARE = (
     "items", "blocks", "stages", "reload", "late", "staged", "bulk", "places", "realigned", "batch", "walks",
-    "members",
+    "members", "held",
 )  # fmt: skip
 
 

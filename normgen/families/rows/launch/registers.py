@@ -12,7 +12,8 @@ MULTIPASS_REGISTERS = 64  # per thread in passes over the row: with fewer nearly
 def of_multipass(s: RowSchedule, shape: RowShape, device: Machine) -> int:
     """Of passes over the row: the words around vectors of several operands, beside elements of results and
     of accumulators, take more than there is place for otherwise."""
-    return MULTIPASS_REGISTERS * (2 if s.realigned and shape.wide_columns else 1)
+    words = MULTIPASS_REGISTERS * (2 if s.realigned and shape.wide_columns else 1)
+    return words + (s.elements * shape.wide_columns if s.held else 0)
 
 
 def of_row_tile(s: RowSchedule, shape: RowShape, device: Machine) -> int:

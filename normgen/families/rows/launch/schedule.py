@@ -87,6 +87,7 @@ class RowSchedule:
     stages: int = knob(0, bits=False, values=range(MOST_STAGES + 1))
     reload: bool = knob(False, bits=False)  # each pass reads the row from the pipeline, not from registers
     late: bool = knob(False, bits=False)  # what all rows share is loaded when used, not before reductions
+    held: bool = knob(False, bits=False)  # sums over rows stay in registers, not in memory
     staged: bool = knob(False, bits=False)  # later passes read a copy in shared memory
     cluster: int = knob(1, values=tuple(PLACED))  # blocks of a thread group's cluster
     bulk: bool = knob(False, bits=False)  # a block's slice of a row arrives as one bulk copy

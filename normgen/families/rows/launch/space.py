@@ -92,7 +92,10 @@ def _shared(shape: RowShape) -> Iterator[RowSchedule]:
     members, threads = 2, _SHARING_THREADS if shape.exchanges else _SHARING_ALONE_THREADS
     while shape.launches and members * threads <= shape.vectors:
         team = members * threads
-        yield RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
+        each = RowSchedule("multipass", shape.vector, team, 1, -(-shape.vectors // team), members=members)
+        yield each
+        if shape.wide_columns:
+            yield replace(each, held=True)
         members *= 2
 
 

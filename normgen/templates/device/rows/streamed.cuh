@@ -83,28 +83,6 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
         }
     }
 
-    // A vector of floats that no other thread touches.
-    static __device__ __forceinline__ Vector<float, VEC> load_own(const float* row, int column) {
-        if constexpr (LENGTH % VEC == 0) {
-            return ::load_vector<VEC>(row + column);
-        } else {
-            float values[VEC];
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) values[i] = column + i < LENGTH ? row[column + i] : 0.f;
-            return pack<float>(values);
-        }
-    }
-    static __device__ __forceinline__ void store_own(float* row, int column, const float (&values)[VEC]) {
-        if constexpr (LENGTH % VEC == 0) {
-            ::store_vector(row + column, pack<float>(values));
-        } else {
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                if (column + i < LENGTH) row[column + i] = values[i];
-            }
-        }
-    }
-
     // A vector of what begins where a word does: what rows share, or is made of all of them.
     template <class T>
     static __device__ __forceinline__ Vector<T, VEC> load_aligned(const T* values, int column) {
@@ -113,22 +91,6 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
         }
         return ::load_vector<VEC>(values + column);
     }
-    template <class T>
-    static __device__ __forceinline__ void store_aligned(
-        T* values, int column, const Vector<T, VEC>& vector) {
-        if constexpr (LENGTH % VEC > 0) {
-            if (partial(column)) {
-#pragma unroll
-                for (int w = 0; w < Vector<T, VEC>::WORDS; ++w) {
-                    const int at = column + w * ELEMENTS_OF_WORD<T>;
-                    store_elements(values + at, vector.word[w], 0, LENGTH - at);
-                }
-                return;
-            }
-        }
-        ::store_vector(values + column, vector);
-    }
-
     // Stores a vector of a row, if REALIGNED by aligned words, with the end of the vector before.
     // By all threads of the warp, of which some have a column beyond the row.
     template <class T>
