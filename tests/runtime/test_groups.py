@@ -41,6 +41,21 @@ def test_whole_groups_as_many_on_each_rank_are_not_exchanged(runs, exchanges):
     assert [each.mu.shape for each, _ in made] == [(2, 2)] * 2, "ranks divide the groups"
 
 
+@pytest.mark.parametrize(("runs", "exchanges"), [((12, 4), 1), ((16, 0), 1), ((9, 7), 2)])
+def test_whole_heads_are_not_exchanged_however_many_each_rank_has(runs, exchanges):
+    q, k, plain = drawn(3, 16), drawn(3, 8, seed=1), normgen.load("qk_norm", head_dim=4)
+
+    def run(ranks):
+        counting = Counting(ranks)
+        norm = normgen.load("qk_norm", head_dim=4, shard={"(H D)": counting, "(K D)": counting})
+        return norm(cut(q, runs)[ranks.rank], cut(k, (4, 4))[ranks.rank]), counting.count
+
+    made, wanted = on_threads(2, run), plain.reference.forward(q, k)
+    assert [count for _, count in made] == [exchanges] * 2
+    np.testing.assert_allclose(np.concatenate([each.qn for each, _ in made], 1), wanted.qn, **CLOSE)
+    np.testing.assert_allclose(np.concatenate([each.kn for each, _ in made], 1), wanted.kn, **CLOSE)
+
+
 def test_statistics_of_groups_that_ranks_do_not_divide_are_whole():
     norm, runs, x = normgen.load("groupnorm", groups=3, shard={"(G C)": Simulated(2)}), (5, 4), drawn(2, 9, 4)
     made = norm.forward(cut(x, runs, 1))

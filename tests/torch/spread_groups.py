@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import torch
 import torch.distributed as dist
@@ -69,25 +69,32 @@ SPECS = (
 FEW = SPECS[:2] + SPECS[-1:]
 
 
-def _each(specs, dtype, tolerance):
+def _shares():
+    """How runs of the processes are to each other."""
     ranks = dist.get_world_size()
-    for shares in ((1.0,) * ranks, (5.0, 3.0, *[4.0] * (ranks - 2)), (*[3.0] * (ranks - 2), 0.0, 4.0)):
-        for spec, attrs, axes in specs:
-            drawn = example((spec, attrs), dtype, rows=5, width=9)
-            case = replace(drawn, tensors=tuple(t.to(torch.get_default_device()) for t in drawn.tensors))
-            function = nt.load(spec, shard=dict.fromkeys(axes, dist.group.WORLD), **attrs)
-            try:
-                Straddling(case, axes[0], function, shares).check(tolerance)
-            except Exception as fault:
-                raise AssertionError(f"{spec} {attrs} in shares {shares}") from fault
+    return (1.0,) * ranks, (5.0, 3.0, *[4.0] * (ranks - 2)), (*[3.0] * (ranks - 2), 0.0, 4.0)
+
+
+def _check(variant, shares, dtype, tolerance):
+    spec, attrs, axes = variant
+    drawn = example((spec, attrs), dtype, rows=5, width=9)
+    case = replace(drawn, tensors=tuple(t.to(torch.get_default_device()) for t in drawn.tensors))
+    function = nt.load(spec, shard=dict.fromkeys(axes, dist.group.WORLD), **attrs)
+    try:
+        Straddling(case, axes[0], function, shares).check(tolerance)
+    except Exception as fault:
+        raise AssertionError(f"{spec} {attrs} in shares {shares}") from fault
 
 
 def groups_that_straddle_in_float64():
-    _each(SPECS, "f64", EXACT)
+    for variant, shares in zip(SPECS, cycle(_shares()), strict=False):
+        _check(variant, shares, "f64", EXACT)
 
 
 def groups_that_straddle_by_kernels():
-    _each(FEW, "f32", CLOSE)
+    for shares in _shares():
+        for variant in FEW:
+            _check(variant, shares, "f32", CLOSE)
 
 
 def groups_that_straddle_are_compiled():
@@ -118,6 +125,21 @@ def groups_that_straddle_are_transformed():
     _, got = torch.func.jvp(lambda x: norm(x, gains[0], bias), (mine[0],), (mine[1],))
     _, want = torch.func.jvp(lambda x: plain(x, w[0], b), (x[0],), (x[1],))
     same(got, own_run(want, 1))
+
+
+def images_may_lie_otherwise_or_be_none():
+    norm, plain = nt.load("groupnorm", groups=3, shard={"(G C)": None}), nt.load("groupnorm", groups=3)
+    x, w = torch.randn(2, 12, 4, 3), torch.rand(12)
+    mine, gain = own_run(x, 1).contiguous(memory_format=torch.channels_last), own_run(w).requires_grad_()
+    for _ in range(2):  # of which the second call is known
+        got = norm(mine, gain)
+        same(got, own_run(plain(x, w), 1))
+        assert not got.numel() or got.is_contiguous(memory_format=torch.channels_last)
+    for dtype in (torch.float32, torch.float64)[: 1 if DEVICE == "cuda" else 2]:
+        none, own = own_run(x[:0].to(dtype), 1).requires_grad_(), gain.detach().to(dtype).requires_grad_()
+        got = norm(none, own)
+        dx, dw = torch.autograd.grad(got.sum(), (none, own))
+        assert got.shape == dx.shape == none.shape and not dw.any()
 
 
 def dtensors_that_straddle_groups_are_not_gathered():
@@ -167,6 +189,7 @@ GROUPS = (
     groups_that_straddle_by_kernels,
     groups_that_straddle_are_compiled,
     groups_that_straddle_are_transformed,
+    images_may_lie_otherwise_or_be_none,
     dtensors_that_straddle_groups_are_not_gathered,
 )
 CHECKS = (groups_that_straddle_in_float64, *GROUPS)

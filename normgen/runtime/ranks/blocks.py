@@ -82,7 +82,7 @@ class Told:
         lengths, slots = everywhere.lengths, everywhere.slots
         self.lies = layout(stage.told, replace(lengths, axes={**lengths.axes, **most}))
         self.floats = memory.zeros(slots * self.lies.size)
-        self.pieces = [self._of(each) for each in self.floats.reshape(slots, -1)]
+        self.pieces = [self._of(each) for each in self.floats.reshape(slots, self.lies.size)]
         for pieces in self.pieces:
             for record, part in stage.told:
                 pieces[record.name][...] = IDENTITY[part]
@@ -101,7 +101,7 @@ class Told:
     def of_all(self, gathered: Any) -> Arrays:
         """What all ranks tell, of all groups."""
         slots, memory = self.all.slots, self.memory
-        every = gathered.reshape(len(gathered) * slots, -1)
+        every = gathered.reshape(len(gathered) * slots, self.lies.size)
         found = {}
         for record, part in self.stage.told:
             start, shape = self.lies.places[record.name]
