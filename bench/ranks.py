@@ -12,6 +12,7 @@ Calls and providers are those of `ranks_calls.py`:
 - dtensor: PyTorch's norm of DTensors;
 - torch: torch.nn.SyncBatchNorm;
 - local normgen, local torch: the norm of the own run alone: nothing is exchanged, and the values are others;
+- sum of parts: that of x alone, as normgen has it exchanged;
 - all_reduce: the exchange alone; with ", normgen" or ", torch" also the norm after it.
 
 Each is timed eagerly and as a CUDA graph of calls: the median of three rounds of many calls, of the slowest

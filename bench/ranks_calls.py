@@ -31,6 +31,7 @@ from ranks_steps import (
     drawn,
     own_leaf,
     steps_of,
+    sum_alone,
     truth,
 )
 from torch import Tensor
@@ -212,6 +213,7 @@ def _sums(call: Call, device: torch.device) -> Case:
             "all_reduce, torch": lambda: after(by_torch),
             "local normgen": lambda: steps_of(local, (x, residual, w), cotangents, None),
             "local torch": lambda: steps_of(by_torch, (x, residual, w), cotangents, None),
+            "sum of parts": lambda: sum_alone(call.sizes, dtype, device),
             "all_reduce": lambda: all_reduce_alone(call.sizes, dtype, device),
         },
         truth(by_torch, (total, residual, w), cotangents),

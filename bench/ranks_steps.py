@@ -12,6 +12,8 @@ from by_hand import own
 from together import Step
 from torch import Tensor
 
+from normgen.torch.ranks.partial import sum_parts
+
 Function = Callable[..., Any]
 Results = tuple[Tensor, ...]
 
@@ -83,6 +85,13 @@ def all_reduce_alone(shape: Sequence[int], dtype: torch.dtype, device: torch.dev
         return (buffer,)
 
     return Steps(step, seen=None)
+
+
+def sum_alone(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Steps:
+    """The sum of parts of zeros alone, by what a norm of sums has exchange them."""
+    buffer = torch.zeros(tuple(shape), dtype=dtype, device=device)
+    group = dist.group.WORLD.group_name
+    return Steps(lambda: (sum_parts(buffer, group),), seen=None)
 
 
 def truth(function: Function, operands: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:

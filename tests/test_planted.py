@@ -192,6 +192,22 @@ FAULTS = [
         "gathers and 2",
     ),
     Fault(
+        "an exchange of words does not wait for the kernels ahead of it",
+        "templates/ranks/words.cu",
+        "    programmatic_wait<PROGRAMMATIC>();",
+        "",
+        "tests/runtime/test_words.py",
+        "in_its_memory and adding",
+    ),
+    Fault(
+        "an exchange of words does not wait for peers",
+        "templates/ranks/words.cu",
+        "channel.await(words, first, THREADS);",
+        "",
+        "tests/runtime/test_words.py",
+        "in_its_memory and adding",
+    ),
+    Fault(
         "what a rank of the node tells is taken by its number alone",
         "runtime/ranks/node.py",
         "<< 32 | crc32(told, self._epoch & 0xFFFFFFFF)",

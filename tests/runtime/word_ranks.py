@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import DTYPES
 from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.words import (
+    ADDED,
     CHUNK,
     COUNTERS,
     MOST_BLOCKS,
@@ -55,6 +56,7 @@ class Rank:
         slots = tuple(each.ctypes.data for each in self.buffers)
         self.channel = Channel(slots, self.counters.ctypes.data, self.fault.ctypes.data, CAPACITY, self.rank)
         self.executor = HostExecutor(order=self.rank % 3, seed=self.rank)  # blocks in another order on each
+        self.device = self.executor.device
 
     def _buffer(self, k):
         return np.memmap(
@@ -63,12 +65,12 @@ class Rank:
 
     def gather(self, told):
         made = np.zeros((self.ranks, len(told)), np.float32)
-        self._run(gather_launch(self.ranks, len(told)), told, made, len(told))
+        self._run(gather_launch(self.ranks, len(told), self.device), told, made, len(told))
         return made
 
     def sum(self, part, dtype):
         made = np.zeros_like(part)
-        self._run(sum_launch(self.ranks, len(part), dtype), part, made, len(part))
+        self._run(sum_launch(self.ranks, len(part), dtype, self.device), part, made, len(part))
         return made
 
     def told(self, norm, x, w, length):
@@ -118,16 +120,60 @@ def epochs_begin_anew(mine):
     assert mine.counters[0] == 4
 
 
+def _added(parts):
+    """In float32, in the order of ranks, rounded once."""
+    want = parts[0].astype(np.float32)
+    for each in parts[1:]:
+        want = want + each.astype(np.float32)
+    return want.astype(parts[0].dtype)
+
+
+def _sum_call(mine, call, dtype, count):
+    parts = [told_by(rank, call, count).astype(DTYPES[dtype].numpy) for rank in range(mine.ranks)]
+    got = mine.sum(parts[mine.rank], dtype)
+    assert got.tobytes() == _added(parts).tobytes(), f"call {call}: {dtype} of {count}"
+
+
 def sums(mine):
-    """In float32, in the order of ranks, rounded once; an odd number of them too."""
-    for call, (dtype, count) in enumerate([("f32", 2000), ("bf16", 4097), ("f16", 1), ("bf16", 2048)]):
-        stored = DTYPES[dtype].numpy
-        parts = [told_by(rank, call, count).astype(stored) for rank in range(mine.ranks)]
-        want = parts[0].astype(np.float32)
-        for each in parts[1:]:
-            want += each.astype(np.float32)
-        got = mine.sum(parts[mine.rank], dtype)
-        assert got.tobytes() == want.astype(stored).tobytes(), f"{dtype} of {count}"
+    """Of even and odd numbers of elements, in turns with other exchanges, of ranks that come late."""
+    chance = np.random.default_rng(mine.rank)
+    drawn = np.random.default_rng(0).integers(1, 3 * CHUNK, 24).tolist()
+    sizes = [2000, 4097, 1, 2048, 2, 3, *drawn]
+    for call, count in enumerate(sizes):
+        time.sleep(chance.choice([0, 0, 0.003]))
+        _sum_call(mine, call, ADDED[call % len(ADDED)], count)
+        if call % 4 == 3:
+            got = mine.gather(told_by(mine.rank, call, count))
+            assert np.array_equal(got, np.stack([told_by(rank, call, count) for rank in range(mine.ranks)]))
+    others = len(range(3, len(sizes), 4))
+    assert mine.counters.tolist() == [len(sizes) + others, 0, 0, 0] and mine.late is None
+
+
+def blocks_take_chunks_as_they_are_numbered(mine):
+    """Where a device has room for all blocks at the same time. (Those of the host run one after the other,
+    here in the same order on all ranks.)"""
+    mine.device = replace(mine.device, multiprocessors=2 * MOST_BLOCKS)
+    mine.executor = HostExecutor()
+    for call, count in enumerate([1, CHUNK, 3 * CHUNK + 1, CAPACITY, 5]):
+        got = mine.gather(told_by(mine.rank, call, count))
+        assert np.array_equal(got, np.stack([told_by(rank, call, count) for rank in range(mine.ranks)]))
+        _sum_call(mine, call, ADDED[call % len(ADDED)], count)
+    assert mine.counters.tolist() == [2 * (call + 1), 0, 0, 0] and mine.late is None
+
+
+def one_adds_nothing(mine):
+    """Who waits for its part gives up, and has NaN in all sums that lack it."""
+    count = CHUNK + 5
+    _sum_call(mine, 0, "bf16", count)
+    if mine.rank:
+        return
+    mine.seconds = 1.0
+    begin = time.monotonic()
+    for call in (1, 2):
+        made = mine.sum(told_by(0, call, count).astype(DTYPES["bf16"].numpy), "bf16")
+        assert np.isnan(made.astype(np.float32)).all()
+    assert time.monotonic() - begin < 2 * mine.seconds + 5
+    assert mine.late.epoch == 2 and mine.late.rank == 1 and mine.late.place <= count // 2
 
 
 def one_stops(mine):
@@ -197,7 +243,16 @@ def one_tells_no_row(mine):
 
 TASKS = {
     each.__name__: each
-    for each in (gathers, epochs_begin_anew, sums, one_stops, rows_tell_of_themselves, one_tells_no_row)
+    for each in (
+        gathers,
+        epochs_begin_anew,
+        sums,
+        blocks_take_chunks_as_they_are_numbered,
+        one_stops,
+        one_adds_nothing,
+        rows_tell_of_themselves,
+        one_tells_no_row,
+    )
 }
 
 

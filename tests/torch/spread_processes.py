@@ -29,6 +29,7 @@ from tests.torch.spread_known import (
     known_calls_are_told_from_others,
 )
 from tests.torch.spread_refusals import ranks_that_differ_are_named, what_cannot_be_spread_is_refused
+from tests.torch.spread_sums import SUMS, SUMS_ON_GPUS
 from tests.torch.spread_told import TOLD
 from tests.torch.spread_words import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
 from tests.torch.spreading import CLOSE, EXACT, own_run, same, spread_examples
@@ -232,6 +233,7 @@ SETS = {
     "every": (specs_in_float64,),
     "words": (
         *ON_EVERY_ENGINE,
+        *SUMS,
         known_calls_are_told_from_others,
         specs_by_kernels,
         groups_that_straddle_by_kernels,
@@ -240,6 +242,6 @@ SETS = {
         a_rank_that_stops_is_an_error,
     ),
     "within": (*TOLD, known_calls_are_told_from_others, a_rank_that_stops_is_an_error),
-    "gpu": (*_ANYWHERE, *TOLD, graphs_exchange_anew, *ON_GPUS, a_rank_that_stops_is_an_error),
+    "gpu": (*_ANYWHERE, *TOLD, graphs_exchange_anew, *ON_GPUS, *SUMS_ON_GPUS, a_rank_that_stops_is_an_error),
 }
 CHECKS = SETS[os.environ.get(SET, "two")]

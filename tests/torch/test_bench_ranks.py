@@ -52,6 +52,7 @@ def test_two_processes_measure_every_provider_and_check_it(tmp_path):
         assert (
             call == "sync_batchnorm" or {(call, name, "forward") for name in (*names, "all_reduce")} <= timed
         )
+    assert ("add_rmsnorm", "sum of parts", "forward") in timed
     assert "add_rmsnorm 4x64 bf16\n  normgen  " in done.stdout and "0 of 7 calls were skipped" in done.stdout
 
 

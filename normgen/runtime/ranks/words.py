@@ -14,6 +14,7 @@ from importlib import resources
 
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Launch
+from normgen.launching.machine import Machine
 from normgen.package.device_functions import includes
 
 MOST_RANKS = 8
@@ -22,12 +23,13 @@ CHUNK = 4 * THREADS  # words that a block exchanges at once
 MOST_BLOCKS = 64  # so that many exchanges at the same time leave room for others
 COUNTERS = 4  # of a channel, of 4 bytes: its epoch, chunks taken, blocks done, whether it has given up
 RECORD_WORDS = COUNTERS // 2 + MOST_RANKS + 4  # of a channel, as kernels read it
+WORD = 4  # bytes of what a word tells
 ADDED = ("f32", "bf16", "f16")  # what is added up: a word has one element or two
 RULE = (
     f"words in peers' memory where there are at most {MOST_RANKS} ranks, all on one node, and each GPU "
     f"reaches the memory of all others; else by collectives of torch.distributed"
 )
-_FORMAT = "PP" + "P" * MOST_RANKS + "PP" + "qqq" + "i"
+_FORMAT = "PP" + "P" * MOST_RANKS + "PPP" + "iqqi"
 _LONGEST = 2**62  # nanoseconds
 
 
@@ -45,7 +47,7 @@ class Channel:
     def packed(self, given: int, made: int, count: int, seconds: float) -> bytes:
         """The arguments of an exchange of `count` elements, from one address to another. `seconds`: how long
         to wait for a word."""
-        where = given, made, *self._every_slot, self.counters, self.fault
+        where = given, made, *self._every_slot, self.slots[self.rank], self.counters, self.fault
         return struct.pack(_FORMAT, *where, count, self.capacity, _nanoseconds(seconds), self.rank)
 
     def record(self, seconds: float) -> tuple[int, ...]:
@@ -84,32 +86,53 @@ def channel_words(ranks: int, capacity: int) -> int:
 
 def words_of(count: int, dtype: str) -> int:
     """The words that so many elements take."""
-    return -(-count * DTYPES[dtype].bytes // 4)
+    return -(-count * DTYPES[dtype].bytes // WORD)
 
 
-def gather_launch(ranks: int, count: int) -> Launch:
+def gather_launch(ranks: int, count: int, device: Machine) -> Launch:
     """Have what all ranks tell: [count] floats become [ranks, count]."""
-    return _launch("normgen_gather_words", ranks, "f32", _blocks(count))
+    return _launch("normgen_gather_words", ranks, "f32", _blocks(count), device)
 
 
-def sum_launch(ranks: int, count: int, dtype: str) -> Launch:
+def sum_launch(ranks: int, count: int, dtype: str, device: Machine) -> Launch:
     """Have the sum of what all ranks have: `count` elements of a type of `ADDED`, added up in float32 and in
-    the order of ranks."""
-    return _launch("normgen_sum_words", ranks, dtype, _blocks(words_of(count, dtype)))
+    the order of ranks. Both are aligned to `WORD` bytes."""
+    return _launch("normgen_sum_words", ranks, dtype, _blocks(words_of(count, dtype)), device)
 
 
 def _blocks(words: int) -> int:
     return max(1, min(MOST_BLOCKS, -(-words // CHUNK)))
 
 
+def _all_run(blocks: int, device: Machine) -> bool:
+    """Whether so many blocks all run at the same time sooner or later, whatever else does. They take no more
+    than half of the multiprocessors: there is room for others that wait."""
+    return 2 * blocks <= device.multiprocessors
+
+
 @cache
-def _launch(entry: str, ranks: int, dtype: str, blocks: int) -> Launch:
-    head = includes(("peers.cuh", "vector.cuh"))
-    constants = (
-        f"constexpr int RANKS = {ranks}, THREADS = {THREADS};\nusing Element = {DTYPES[dtype].c_type};\n"
+def _launch(entry: str, ranks: int, dtype: str, blocks: int, device: Machine) -> Launch:
+    head = includes(("peers.cuh", "programmatic.cuh", "vector.cuh"))
+    numbers = {"RANKS": ranks, "THREADS": THREADS}
+    flags = {"TICKETS": not _all_run(blocks, device), "PROGRAMMATIC": device.programmatic}
+    constants = [
+        *(f"constexpr int {name} = {value};" for name, value in numbers.items()),
+        *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+        f"using Element = {DTYPES[dtype].c_type};",
+    ]
+    text = "\n".join([head, *constants, "", _text()])
+    return Launch(
+        source=text,
+        entry=entry,
+        grid=(blocks, 1, 1),
+        block=(THREADS, 1, 1),
+        shared=0,
+        format=_FORMAT,
+        values=(),
+        reads=(),
+        writes=(),
+        programmatic=device.programmatic,
     )
-    text = f"{head}\n{constants}\n{_text()}"
-    return Launch(text, entry, (blocks, 1, 1), (THREADS, 1, 1), 0, _FORMAT, (), (), ())
 
 
 @cache

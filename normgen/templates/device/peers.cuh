@@ -14,7 +14,8 @@
 //
 // Blocks take chunks of words by ticket, in order, and store the words of a chunk before they wait
 // for those of peers. So the first chunk that is not done has a running block on every rank, and no
-// two blocks need run at the same time.
+// two blocks need run at the same time. (Blocks so few that all of them run at the same time sooner or
+// later, whatever else does, need no tickets.)
 //
 // A wait ends: after so much time the kernel records who did not deliver, gives NaN, and goes on.
 // From then on no launch of this channel waits, since ranks are out of step.

@@ -11,12 +11,14 @@ import torch
 
 from normgen.devices.executors import executor_of, keeps_calls
 from normgen.launching.launch import Fire, Launch
+from normgen.launching.machine import Machine
 from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.words import (
     ADDED,
     COUNTERS,
     RECORD_WORDS,
+    WORD,
     Channel,
     PeerLate,
     channel_words,
@@ -88,7 +90,7 @@ class Words:
         if channel is None:
             return None
         made = told.new_empty((self.size, count))
-        self._run(gather_launch(self.size, count), channel, told, made, count)
+        self._run(gather_launch(self.size, count, self._device), channel, told, made, count)
         return made
 
     def sum(self, part: torch.Tensor) -> torch.Tensor | None:
@@ -98,8 +100,10 @@ class Words:
         channel = self._channel(words_of(count, name)) if name in ADDED else None
         if channel is None:
             return None
+        if part.data_ptr() % WORD:
+            part = part.clone()
         made = torch.empty_like(part)
-        self._run(sum_launch(self.size, count, name), channel, part, made, count)
+        self._run(sum_launch(self.size, count, name, self._device), channel, part, made, count)
         return made
 
     def channel(self, words: int) -> torch.Tensor | None:
@@ -107,6 +111,10 @@ class Words:
         that. To be asked for once for each launch. None where that is left to the collectives."""
         found = self._channel(words)
         return None if found is None else self._records[found]
+
+    @property
+    def _device(self) -> Machine:
+        return executor_of(self.site.key).device
 
     def _run(
         self, launch: Launch, channel: Channel, given: torch.Tensor, made: torch.Tensor, count: int
