@@ -270,10 +270,21 @@ __device__ __forceinline__ PartMoments of_lane(const PartMoments& mine, int lane
         __shfl_sync(0xffffffffu, mine.squares, lane), __shfl_sync(0xffffffffu, mine.count, lane)};
 }
 
-// Warp merge in a fixed order; valid in the first lane.
-__device__ __forceinline__ PartMoments merge_lanes(PartMoments all) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) all = merged(all, shuffle_down(all, distance));
+// Warp merge in a fixed order, for every lane: in two passes, as that of `merged` for any number.
+__device__ __forceinline__ PartMoments merge_lanes(const PartMoments& mine) {
+    PartMoments all;
+    const int first = first_lane(mine.count > 0.f);
+    all.pivot = __shfl_sync(0xffffffffu, mine.pivot, first);
+    all.count = lanes_reduce<32, Sum>(mine.count);
+    const float inverse = all.count > 0.f ? 1.f / all.count : 0.f;
+    float apart = (mine.pivot - all.pivot) + mine.residual;
+    const float mean = all.pivot + lanes_reduce<32, Sum>(mine.count * apart) * inverse;
+    if (is_finite(mean)) all.pivot = mean;
+    apart = (mine.pivot - all.pivot) + mine.residual;
+    const float sum = lanes_reduce<32, Sum>(mine.count * apart);
+    all.squares = lanes_reduce<32, Sum>(mine.squares + mine.count * square(apart));
+    all.residual = sum * inverse;
+    all.squares = maximum(all.squares - sum * all.residual, 0.f);
     return all;
 }
 

@@ -16,7 +16,7 @@ struct RunningMoments {
     template <int TEAM, int VEC, int LENGTH, int THREADS, int VALUES>
     __device__ __forceinline__ Moments over_team(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) const {
         static_assert(TEAM > 32, "a row that streams has a block of its own");
-        const PartMoments warp = of_lane(merge_lanes(own.settled()), 0);
+        const PartMoments warp = merge_lanes(own.settled());
         hand_in(exchange, side, warp.pivot, warp.residual, warp.squares);
         return merge_warps<RowPlaces<TEAM, THREADS, VEC, 1, LENGTH, false>>(exchange, side);
     }

@@ -84,7 +84,7 @@ template <int VEC, int TURN, class Visit>
 __device__ __forceinline__ PartMoments warp_moments_in_one(Visit each) {
     ValueMoments own;
     each([&](float x, int k) { own.template add_next<VEC, TURN>(x, k); });
-    return of_lane(merge_lanes(own.settled()), 0);
+    return merge_lanes(own.settled());
 }
 
 // The moments of a row, in one exchange.

@@ -34,6 +34,12 @@ template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(flo
     return value;
 }
 
+// The first lane of the warp for which it is true; 0 where there is none.
+__device__ __forceinline__ int first_lane(bool is_true) {
+    const unsigned int lanes = __ballot_sync(0xffffffffu, is_true);
+    return lanes ? __ffs(int(lanes)) - 1 : 0;
+}
+
 // The number of this block. BACKWARDS: blocks that run first have the last rows, which the kernel
 // before may have left in L2.
 template <bool BACKWARDS> __device__ __forceinline__ unsigned int block_number() {

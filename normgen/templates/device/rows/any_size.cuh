@@ -221,7 +221,7 @@ template <int VEC> struct AnyMoments {
                 const auto theirs = slot[warp];
                 all = merged(all, PartMoments{theirs[0], theirs[1], theirs[2], theirs[3]});
             }
-            all = of_lane(merge_lanes(all), 0);
+            all = merge_lanes(all);
         }
         const float mean = all.pivot + all.residual;
         const float left = if_finite((all.pivot - mean) + all.residual);

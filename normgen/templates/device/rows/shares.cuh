@@ -56,14 +56,16 @@ __device__ __forceinline__ Moments moments_of_row(
             shares.template take<FIRST, Sum, Sum, Sum, Sum>(
                 own.pivot, own.residual, own.squares, own.count);
         }
-        own = merge_lanes(own);
+        // the warps that have any: all, or those that took what others have left
+        constexpr int WARPS = HERE || MEMBERS > THREADS ? THREADS / 32 : (MEMBERS + 31) / 32;
+        if (int(threadIdx.x) < 32 * WARPS) own = merge_lanes(own);
         __syncthreads();  // those of another row have been read
         if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = own;
         __syncthreads();
-        const PartMoments all = merged(THREADS / 32, [&](int warp) { return of_warps[warp]; });
+        if (LEAVES && threadIdx.x >= 32) return {};  // nobody asks
+        const PartMoments all = merged(WARPS, [&](int warp) { return of_warps[warp]; });
         if constexpr (LEAVES) {
-            shares.template leave<FIRST>(
-                member, all.pivot, all.residual, all.squares, all.count);
+            shares.template leave<FIRST>(member, all.pivot, all.residual, all.squares, all.count);
         }
         constexpr float COUNT = float(LENGTH);
         const float mean = all.pivot + all.residual;
