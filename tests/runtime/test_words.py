@@ -135,10 +135,16 @@ def test_a_record_tells_who_is_late():
 def test_kernels_compile_without_a_warning(dtype, arch):
     need_nvrtc()
     programmatic = architecture(arch).programmatic
-    device = replace(USUAL_MACHINE, arch=arch, programmatic=programmatic)
-    for ranks, count in ((2, 1), (8, CHUNK * MOST_BLOCKS)):
+    large = replace(USUAL_MACHINE, arch=arch, programmatic=programmatic)
+    small = replace(large, multiprocessors=16)
+    for ranks, count, device in (
+        (2, 1, large),
+        (8, CHUNK * MOST_BLOCKS, large),
+        (8, CHUNK * MOST_BLOCKS, small),
+    ):
         launch = sum_launch(ranks, count, dtype, device)
-        assert launch.programmatic == programmatic and "bool TICKETS = false;" in launch.source
+        assert launch.programmatic == programmatic
+        assert f"bool TICKETS = {str(device is small).lower()};" in launch.source
         with nvrtc._compiled(inlined(launch.source), arch, nvrtc.OPTIONS) as program:
             said = nvrtc._read(nvrtc.find_nvrtc().api, program, "ProgramLog")
         assert not said.rstrip(b"\0"), said.decode()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 import normgen.torch as nt
+from normgen.devices.executors import executor_of
 from normgen.torch.ranks.engine import COLLECTIVE, VARIABLE
 from normgen.torch.ranks.words import MOST_WORDS, Words
 
@@ -108,6 +110,17 @@ def parts_that_differ_are_named():
         assert torch.equal(norm(parts[rank]), nt.load("rmsnorm")(_added(parts)))
 
 
+def small_devices_take_tickets():
+    """Those that have no room for all blocks beside others, as this one is taken for here."""
+    group, rank = dist.new_group(), dist.get_rank()
+    norm, plain = nt.load("rmsnorm", partial={"x": group}), nt.load("rmsnorm")
+    small = property(lambda words: replace(executor_of(words.site.key).device, multiprocessors=2))
+    with mock.patch.object(Words, "_device", small):
+        for rows in (1, 64, 300):
+            parts = _parts(rows, 256, dtype=torch.bfloat16)
+            assert torch.equal(norm(parts[rank]), plain(_added(parts)))
+
+
 def sums_are_replayed():
     """A graph of a sum and its norm, with other values in each replay, of ranks that come late by chance;
     compared on the device, to the last bit."""
@@ -173,5 +186,6 @@ SUMS = (
     sums_have_the_bits_of_collectives,
     sums_that_are_too_large_are_left_to_collectives,
     parts_that_differ_are_named,
+    small_devices_take_tickets,
 )
 SUMS_ON_GPUS = (sums_are_replayed, sums_of_two_groups_do_not_mix)
