@@ -107,16 +107,19 @@ def local_definition(definition: Definition, names: Iterable[str], ranks: int) -
         axes.append(dim[0])
         groups = _extent(definition.program, dim[0])
         members = _extent(definition.program, dim[1]) if len(dim) == 2 else None
-        if groups is not None or members is not None:
-            pairs += [PairRecord(dim[0], dim[1], groups, members)] if len(dim) == 2 else []
+        if len(dim) == 2 and (groups is not None or members is not None):
+            pairs.append(PairRecord(dim[0], dim[1], groups, members, True))
         if groups is not None and groups % ranks:
             whole = None
         elif groups is not None and whole is not None:
             whole = _shared(whole, dim[0], groups // ranks)
     _check_pairs(definition, axes)
     against = _against(definition, pairs)
-    if len(pairs) < len(axes) or against is not None:
+    # Of groups whose number is open a rank cannot know all.
+    open_ = whole is None and any(pair.groups is None for pair in pairs)
+    if len(pairs) < len(axes) or against is not None or open_:
         pairs = []
+    pairs = [replace(pair, shared=whole is not None) for pair in pairs]
     if whole is None and not pairs:
         raise _unequal(definition, axes, ranks, against)
     split = _split(definition, pairs) if pairs else None

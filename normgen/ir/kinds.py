@@ -19,7 +19,7 @@ of shards over one of them is a part for each element along the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,11 +57,8 @@ class CutAxes:
 
     def among(self, axes: Axes) -> list[Axes]:
         """What is cut of a value with these axes, each by itself."""
-        return list(self._among(axes))
-
-    def _among(self, axes: Axes) -> Iterator[Axes]:
-        yield from (frozenset({axis}) for axis in sorted(self.alone & axes))
-        yield from (frozenset(pair) for pair in self.pairs if axes.issuperset(pair))
+        alone = [frozenset({axis}) for axis in sorted(self.alone & axes)]
+        return [*alone, *(frozenset(pair) for pair in self.pairs if axes.issuperset(pair))]
 
     def is_shard(self, axes: Axes) -> bool:
         """Whether ranks have shards of a tensor with these axes."""

@@ -15,12 +15,14 @@ from normgen.package.records import AxisRecord, Package, TensorRecord
 @dataclass(frozen=True, slots=True)
 class PairRecord:
     """A dimension that is two axes, of which each rank has a run, whole groups or not. `groups`: how many
-    there are, and `members`: how many elements each has, where the spec fixes that; it fixes one at least."""
+    there are, and `members`: how many elements each has, where the spec fixes that; it fixes one at least.
+    `shared`: whether ranks have some of the groups each in tensors of groups alone, and not all."""
 
     outer: str
     inner: str
     groups: int | None
     members: int | None
+    shared: bool
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 
-from normgen.codegen.ranks import local_definition, spread_program, spread_record
+from normgen.codegen.ranks import spread_record
 from normgen.codegen.strategies.ranks import spread
 from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
@@ -288,40 +288,3 @@ def has_kernels(definition, axis):
         record = spread_record(definition, program, [axis])
         for stage in (*record.rounds, record.merge, record.apply):
             assert stage.package is None or stage.package.forward.strategies
-
-
-TIES = """norm peak
-input x[..., D]
-param w[D]
-output y[..., D] = x / max[D](x * w)
-"""
-
-
-APART = """norm apart
-axis G = 2
-input x[..., (G C)]
-param w[G, C]
-output y[..., (G C)] = w * x * rsqrt(mean[C](x^2))
-"""
-
-
-@pytest.mark.parametrize(
-    ("spec", "axes", "said"),
-    [
-        ("local_response_norm", ["C"], "has windows along C, which is spread over ranks"),
-        ("layernorm", ["...", "D"], "x has two spread axes, ... and D"),
-        ("rmsnorm", ["E"], "rmsnorm has no axis 'E' to spread"),
-        ("groupnorm", ["G"], "groupnorm: G is fixed to 2, so ranks cannot have runs of it"),
-        (APART, ["(G C)"], "apart: G is fixed to 2, of which 3 ranks have no equal runs, and w keeps them"),
-        ("groupnorm", ["(G D)"], "groupnorm has no dimension (G D) to spread"),
-        ("qk_norm", ["D"], "qk_norm: D is fixed to 4, so ranks cannot have runs of it"),
-        (TIES, ["D"], "peak compares an extreme over D with values that ranks compute anew"),
-    ],
-)
-def test_what_cannot_be_spread_is_refused_with_a_place_and_a_cure(spec, axes, said):
-    definition = written(spec) if "\n" in spec else bundled(spec)
-    with pytest.raises(SpecError) as caught:
-        spread_program(definition, backward(definition), local_definition(definition, axes, 3).axes)
-    (fault,) = caught.value.diagnostics
-    assert said in fault.message and fault.code == "spread"
-    assert fault.labels and fault.help

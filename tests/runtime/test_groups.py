@@ -77,6 +77,23 @@ def test_statistics_of_heads_are_with_the_ranks_where_they_begin():
     assert not made.rq[1].any() and not made.rq[2][:, 2].any()
 
 
+def test_dimensions_of_other_numbers_of_groups():
+    """Of which ranks divide one alone."""
+    spec = (
+        "norm t\naxis G = 2\naxis H = 3\ninput x[..., (G C)]\ninput z[..., (H E)]\n"
+        "output y[..., (G C)] = x * rsqrt(mean[C](x^2))\noutput s[..., (H E)] = z * rsqrt(mean[E](z^2))\n"
+        "output m[..., G] = max[C](x)\n"
+    )
+    ranks, x, z = Simulated(2), drawn(3, 8), drawn(3, 9, seed=1)
+    norm = normgen.load(spec, shard={"(G C)": ranks, "(H E)": ranks})
+    made, wanted = norm.forward(cut(x, (5, 3)), cut(z, (4, 5))), normgen.load(spec).reference.forward(x, z)
+    for name in ("y", "s"):
+        np.testing.assert_allclose(np.concatenate(getattr(made, name), 1), getattr(wanted, name), **CLOSE)
+    assert norm.placements["m"] == "whole"
+    np.testing.assert_allclose(made.m[0], wanted.m, **CLOSE)
+    np.testing.assert_array_equal(made.m[0], made.m[1])
+
+
 def test_gradients_of_what_all_heads_share_are_parts_or_whole():
     ranks, runs = Simulated(3), {"q": (5, 2, 9), "k": (4, 4, 0)}
     q, k, dq, dk = drawn(3, 16), drawn(3, 8, seed=1), drawn(3, 16, seed=2), drawn(3, 8, seed=3)

@@ -183,7 +183,8 @@ def runs_of(spec, groups, members, cuts):
         outer, inner = dim.strip("()").split()
         count = groups + k
         ends = [0, *sorted(round(cut * count * members) for cut in cuts), count * members]
-        pair = PairRecord(outer, inner, count if of_groups else None, None if of_groups else members)
+        shared = not of_groups or count % (len(cuts) + 1) == 0
+        pair = PairRecord(outer, inner, count if of_groups else None, None if of_groups else members, shared)
         divisions.append(divided(pair, [b - a for a, b in pairwise(ends)]))
     return (name, attr, groups if of_groups else members, dims), tuple(divisions)
 
@@ -247,4 +248,4 @@ def test_runs_that_are_no_groups_together_are_refused():
     with pytest.raises(
         ValueError, match=r"\(G C\) is 10 on all ranks together \(6\+4\), not a multiple of G = 3"
     ):
-        divided(PairRecord("G", "C", 3, None), (6, 4))
+        divided(PairRecord("G", "C", 3, None, True), (6, 4))

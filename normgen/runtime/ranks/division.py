@@ -85,15 +85,14 @@ class Division:
 
     @cached_property
     def owned(self) -> tuple[Span, ...]:
-        """The groups that each rank has in tensors of groups alone. Where ranks divide a fixed number of
-        groups, as many on each; where they do not, all; where how many there are is open, those that begin
-        in its run."""
+        """The groups that each rank has in tensors of groups alone: all, or where these are shared, as many
+        as others of a fixed number of groups; those that begin in its run where the number is open."""
+        if not self.pair.shared:
+            return (Span(0, self.groups),) * self.ranks
         if self.pair.groups is None:
             ends = np.cumsum(self.lengths).tolist()
             begun = [-(-end // self.members) for end in (0, *ends)]
             return tuple(Span(a, b - a) for a, b in pairwise(begun))
-        if self.groups % self.ranks:
-            return (Span(0, self.groups),) * self.ranks
         share = self.groups // self.ranks
         return tuple(Span(rank * share, share) for rank in range(self.ranks))
 

@@ -65,17 +65,15 @@ class Straddling:
     ) -> None:
         """`direction`: what the rank takes and returns, with `(G C)` as one axis."""
         self.record, self.direction, self.call, self.programs = record, direction, call, programs
-        self.divisions = divisions
         self.inner = dict(record.placements)
         self.stages = (*record.rounds, record.merge, record.apply)
         both = {each.pair.outer: each.groups for each in divisions}
         both |= {each.pair.inner: each.members for each in divisions}
-        self.everywhere = Lengths({**call.lengths.axes, **both}, call.lengths.rest)
-        self.all = Everywhere(tuple(divisions), call.rank, self.everywhere, 1)
+        lengths = Lengths({**call.lengths.axes, **both}, call.lengths.rest)
         told = [each for stage in record.rounds for each, _ in stage.told]
-        if not all(map(self.all.outer, told)):
-            self.all = self.all._replace(slots=BLOCKS)
-        self.sizes = {name: float(self.everywhere.axes[axis]) for name, axis in record.sizes}
+        of_groups = all(any(d.pair.outer in each.axes for d in divisions) for each in told)
+        self.all = Everywhere(tuple(divisions), call.rank, lengths, 1 if of_groups else BLOCKS)
+        self.sizes = {name: float(lengths.axes[axis]) for name, axis in record.sizes}
         self.pieces = list(self._pieces())
 
     def run(self) -> RankCall:
@@ -109,18 +107,18 @@ class Straddling:
     # ------------------------------------------------------------------------------- blocks
 
     def _pieces(self) -> Iterator[Piece]:
-        for division in self.divisions:
+        for division in self.all.divisions:
             for place, block in enumerate(division.blocks[self.call.rank]):
                 if block.run.length:
                     window = self._window(division, block)
-                    lengths = {**self.everywhere.axes, **{a: span.length for a, span in window.axes.items()}}
-                    yield Piece(division, place, block, window, Lengths(lengths, self.everywhere.rest))
+                    lengths = {**self.all.lengths.axes, **{a: span.length for a, span in window.axes.items()}}
+                    yield Piece(division, place, block, window, Lengths(lengths, self.all.lengths.rest))
 
     def _window(self, own: Division, block: Block) -> Window:
         """What a block is of all arrays: of other dimensions than its own it has nothing."""
         axes = {own.pair.outer: block.groups, own.pair.inner: block.members}
         runs = {own.pair.name: (block.run, (block.groups.length, block.members.length))}
-        for each in self.divisions:
+        for each in self.all.divisions:
             if each is not own:
                 outer, inner = each.pair.axes
                 axes.setdefault(outer, Span(0, 0))
@@ -183,7 +181,7 @@ class Straddling:
         if not shared:
             return {}
         most = {each.pair.outer: each.most_owned for _, each in shared}
-        lengths = Lengths({**self.everywhere.axes, **most}, self.everywhere.rest)
+        lengths = Lengths({**self.all.lengths.axes, **most}, self.all.lengths.rest)
         lies = layout([(record, "sum") for record, _ in shared], lengths)
         floats = self.call.memory.zeros(lies.size)
         for record, division in shared:
@@ -193,7 +191,7 @@ class Straddling:
         every = yield floats
         made = {}
         for record, division in shared:
-            shape = shape_of(record, self.everywhere)
+            shape = shape_of(record, self.all.lengths)
             made[record.name] = whole = self.programs.zeros(shape, self.call.types[record.name])
             for rank, owned in enumerate(division.owned):
                 piece = part_of(every[rank], lies.places[record.name])
@@ -209,12 +207,12 @@ class Straddling:
         for name in made:
             if self.inner[name] == "whole":
                 shared = self._shared(results[name])
-                shape = shape_of(results[name], self.everywhere)
+                shape = shape_of(results[name], self.all.lengths)
                 into[name] = self.programs.zeros(shape, self.call.results[name][1]) if shared else made[name]
-        flat = {each.pair.name for each in self.divisions}
+        flat = {each.pair.name for each in self.all.divisions}
         whole = {n: a for n, a in hold.items() if not self._is_shard(n, flat)}
-        numbers = {**self.call.numbers, **self.sizes, **self._lengths(self.everywhere)}
-        handed = self.programs.run(place, whole, numbers, self.everywhere, into)
+        numbers = {**self.call.numbers, **self.sizes, **self._lengths(self.all.lengths)}
+        handed = self.programs.run(place, whole, numbers, self.all.lengths, into)
         for name, array in into.items():
             if array is not made[name]:
                 self._own_groups(results[name], array, made[name])
@@ -234,7 +232,7 @@ class Straddling:
         """The results that blocks add up, before they are rounded."""
         results = self.direction.results
         names = [name for name in made if self.inner[name] == "part"]
-        return {n: self.programs.zeros(shape_of(results[n], self.everywhere), "f32") for n in names}
+        return {n: self.programs.zeros(shape_of(results[n], self.all.lengths), "f32") for n in names}
 
     def _added(self, totals: Arrays, made: Arrays) -> RankCall:
         """Have what this rank adds to results; of groups that ranks have some of each, what all add."""
@@ -244,7 +242,7 @@ class Straddling:
             made[name][...] = totals[name]
         if not shared:
             return
-        lies = layout([(results[name], "sum") for name in shared], self.everywhere)
+        lies = layout([(results[name], "sum") for name in shared], self.all.lengths)
         floats = self.call.memory.zeros(lies.size)
         for name, array in shared.items():
             part_of(floats, lies.places[name])[...] = array
@@ -256,6 +254,6 @@ class Straddling:
             self._own_groups(results[name], part_of(total, lies.places[name]), made[name])
 
     def _number(self, record: NumberRecord) -> Any:
-        (division,) = (each for each in self.divisions if each.pair.axes == record.pair)
+        (division,) = (each for each in self.all.divisions if each.pair.axes == record.pair)
         found = division.numbers(record, self.all.slots)
         return self.call.memory.numbers(found.reshape(-1).tolist()).reshape(found.shape)
