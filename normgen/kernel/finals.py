@@ -87,7 +87,6 @@ def finals_view(text: KernelText, results: tuple[Result, ...], several: bool = F
         "outer_count": lengths_of(outer) or "1",
         "digits": digits_of(outer, "outer", always=True),
         "column_digits": digits_of(beside, "column", always=True),
-        "sums": any(c.op != "moments" for c in columns),
         "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
         "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest, blocks),
         "statements": statements,

@@ -121,7 +121,7 @@ class AccumulatorRecord:
         """How many floats a block leaves for rows of this length, or of so many values in the end."""
         if self.op == "moments":
             return 3 * (length if self.wide else 1) + 1
-        return -(-length // PARTIAL_VECTOR) * PARTIAL_VECTOR if self.wide else 1
+        return -(-length // PARTIAL_VECTOR) * PARTIAL_VECTOR if self.wide and length > 1 else 1
 
 
 @dataclass(frozen=True, slots=True)

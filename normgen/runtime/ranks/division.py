@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from normgen.locks import cached_property
 from normgen.package.spread import NumberRecord, PairRecord
 
 BLOCKS = 3  # of a run: the rest of a group, whole groups, the beginning of a group

@@ -1,5 +1,4 @@
 #pragma once
-#include "normgen/realigned.cuh"
 #include "normgen/vector.cuh"
 
 // ---- What blocks leave of sums over rows --------------------------------------------------------
@@ -7,7 +6,9 @@
 // that have N columns side by side, from a multiple of N on, move them in whole words.
 
 // How many floats apart the rows of partials begin.
-__host__ __device__ constexpr int partial_pitch(int length) { return (length + 3) / 4 * 4; }
+__host__ __device__ constexpr int partial_pitch(int length) {
+    return length > 1 ? (length + 3) / 4 * 4 : 1;
+}
 
 // Whoever has the last column fills the row up, so that whole words of it may be read.
 template <int LENGTH> __device__ __forceinline__ void store_partial(float* row, int column, float value) {
@@ -50,13 +51,13 @@ __device__ __forceinline__ void load_partials(const float* row, int column, floa
 // The sums themselves, where nobody else has any of them: `results` begin where a vector may.
 template <bool ACCUMULATES, int LENGTH, class T, int N>
 __device__ __forceinline__ void store_sums(T* results, int column, float (&values)[N]) {
-    if constexpr (ACCUMULATES) add_stored<(LENGTH % N > 0)>(results, column, LENGTH, values);
-    if (LENGTH % N == 0 || column + N <= LENGTH) {
-        store_vector(results + column, pack<T>(values));
-        return;
-    }
+    if constexpr (LENGTH % N > 0) {
+        if (column + N > LENGTH) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-        if (column + i < LENGTH) results[column + i] = from_float<T>(values[i]);
+            for (int i = 0; i < LENGTH % N; ++i) store_scalar<ACCUMULATES>(results + column + i, values[i]);
+            return;
+        }
     }
+    if constexpr (ACCUMULATES) add_stored(results + column, values);
+    store_vector(results + column, pack<T>(values));
 }

@@ -2,7 +2,6 @@
 #include "normgen/accumulators.cuh"
 #include "normgen/math.cuh"
 #include "normgen/partials.cuh"
-#include "normgen/team.cuh"
 #include "normgen/vector.cuh"
 
 // ---- Second-stage reduction: the partials of all blocks, combined in a fixed order --------------
@@ -29,13 +28,14 @@ template <int TILE> __host__ __device__ constexpr int columns_of_thread() {
 }
 
 // `count` partials of a thread's columns, combined: of `column`, which is lane % (TILE / EACH) * EACH
-// of the tile, and those after it. `row_of(k)` is the row of the k-th, and rows are PITCH floats
-// apart. A block barrier is needed between two calls with the same scratch.
-template <class Op, int TILE, int SHARES, int WIDTH, int PITCH, class Index, class RowOf, int EACH>
+// of the tile, and those after it. `row_of(k)` is the row of the k-th. A block barrier is needed
+// between two calls with the same scratch.
+template <class Op, int TILE, int SHARES, int WIDTH, class Index, class RowOf, int EACH>
 __device__ __forceinline__ void combine_partials(
     float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of,
     float (&totals)[EACH]) {
     static_assert(EACH == columns_of_thread<TILE>(), "a thread's columns");
+    constexpr int PITCH = partial_pitch(WIDTH);
     constexpr int VEC = PITCH % 4 == 0 ? 4 : 1, LANES = TILE / VEC, STEP = SHARES * (32 / LANES);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int own = VEC == EACH ? column : column - lane % TILE + lane % LANES * VEC;
@@ -65,20 +65,16 @@ __device__ __forceinline__ void combine_partials(
         for (int distance = LANES; distance < 32; distance *= 2) {
             values[i] = Op::apply(values[i], __shfl_xor_sync(0xffffffffu, values[i], distance));
         }
-        if constexpr (SHARES == 1 && VEC == EACH) totals[i] = values[i];  // no other thread has any
-        else if (lane < LANES) scratch[warp][lane * VEC + i] = values[i];
+        if (lane < LANES) scratch[warp][lane * VEC + i] = values[i];
     }
-    if constexpr (SHARES == 1 && VEC == EACH) return;
     if constexpr (SHARES > 1) __syncthreads();
     else __syncwarp();
-    set_all(totals, Op::START);
-    if (warp % SHARES == 0) {
 #pragma unroll
-        for (int other = 0; other < SHARES; ++other) {
+    for (int i = 0; i < EACH; ++i) {
+        totals[i] = Op::START;
 #pragma unroll
-            for (int i = 0; i < EACH; ++i) {
-                totals[i] = Op::apply(totals[i], scratch[warp + other][lane * EACH % TILE + i]);
-            }
+        for (int other = 0; warp % SHARES == 0 && other < SHARES; ++other) {
+            totals[i] = Op::apply(totals[i], scratch[warp + other][lane * EACH % TILE + i]);
         }
     }
 }

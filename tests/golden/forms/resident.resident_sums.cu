@@ -1,4 +1,5 @@
 #include "normgen/programmatic.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/resident/sums.cuh"
 #include "normgen/tiles/tiles.cuh"
 

@@ -23,7 +23,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
     if (blockIdx.y == 0) {
         if constexpr (WANT_DW) {
             constexpr int WIDTH = LENGTH;
-            [[maybe_unused]] constexpr int PITCH = partial_pitch(WIDTH);
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
@@ -32,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
                 return k;
             };
             float dw_sum_columns[EACH];
-            combine_partials<Sum, TILE, SHARES, WIDTH, PITCH>(scratch, dw_sum_partial, first,
+            combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, dw_sum_partial, first,
                 index_t(blocks_per_segment), row_of, dw_sum_columns);
 #pragma unroll
             for (int i = 0; i < EACH; ++i) {
