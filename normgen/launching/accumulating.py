@@ -18,10 +18,9 @@ from normgen.launching.launch import Launch, Slot
 from normgen.package.kernels import AccumulatingKernel
 from normgen.package.operands import PARTIAL_VECTOR, AccumulatorRecord, FormRecord
 
-# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle, and vectors of them for
-# each thread of a warp where there are tiles enough even so.
+# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle; a vector of them for each
+# thread of a warp where every multiprocessor has such a tile.
 _NARROW, _WIDE, _BROAD = 8, 32, 128
-_BROAD_TILES = 2  # for each multiprocessor
 _SIZED_SHARES = 4  # warps that share such a tile, where one text serves batches of any size
 _MOST_WARPS = 16  # of a block of the second stage
 _CLEARING = 256  # threads of a block that clears
@@ -190,7 +189,7 @@ class Accumulating:
         if tiles(_NARROW) <= multiprocessors:
             return _NARROW
         vectors = all(c.wide and c.op != "moments" for c in self.record.columns)
-        return _BROAD if vectors and tiles(_BROAD) >= _BROAD_TILES * multiprocessors else _WIDE
+        return _BROAD if vectors and tiles(_BROAD) >= multiprocessors else _WIDE
 
     def _tiles(self, column: AccumulatorRecord, tile: int, single: bool = False) -> int:
         """Of neighbouring elements of what is reduced, or where there is one value in all, of segments, or of

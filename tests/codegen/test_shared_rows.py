@@ -143,7 +143,7 @@ def held_in(executor: Altered) -> bool:
     ],
 )
 def test_sums_that_threads_hold(
-    name: str, members: int, width: int, dtypes: object, accumulate: bool
+    name: str, members: int, width: int, dtypes: DtypeSet, accumulate: bool
 ) -> None:
     """Of many rows, of which one unit has several, and of few."""
     subject = bundled_subject(name)

@@ -14,6 +14,7 @@ import normgen.torch as nt
 from normgen.devices.executors import executor_of
 from normgen.torch.ranks.engine import COLLECTIVE, VARIABLE
 from normgen.torch.ranks.words import MOST_WORDS, Words
+from tests.torch.spreading import CALLS_BEFORE, replay_late
 
 REPLAYS = 1000
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -135,21 +136,8 @@ def sums_are_replayed():
         got, want = norm(parts[rank], residual, gain), plain(_added(parts), residual, gain)
         wrong.add_(torch.stack([(a != b).any() for a, b in zip(got, want, strict=True)]).sum())
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    late = torch.Generator("cpu").manual_seed(rank)
-    for replay in range(REPLAYS):
-        if replay % 20 == 0:
-            torch.cuda._sleep(int(torch.randint(0, 500_000, (), generator=late, device="cpu")))
-        graph.replay()
-    torch.cuda.synchronize()
-    assert float(wrong) == 0 and float(turn) == REPLAYS + 3
+    replay_late(step, REPLAYS, every=20)
+    assert float(wrong) == 0 and float(turn) == REPLAYS + CALLS_BEFORE
 
 
 def sums_of_two_groups_do_not_mix():

@@ -13,7 +13,7 @@ import normgen.torch as nt
 from normgen.runtime.ranks.group import PeerFault
 from normgen.torch.ranks.group import ranks_by_name
 from normgen.torch.ranks.words import MOST_WORDS
-from tests.torch.spreading import own_run, same
+from tests.torch.spreading import CALLS_BEFORE, own_run, replay_late, same
 
 ENGINE = "NORMGEN_RANKS_ENGINE"
 REPLAYS = 10_000
@@ -126,21 +126,8 @@ def replays_have_the_values_of_each():
         # (a NaN is the greater one)
         worst.copy_(torch.maximum(worst, (y - plain(x, w)[:, run]).abs().max()))
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    late = torch.Generator("cpu").manual_seed(dist.get_rank())
-    for replay in range(REPLAYS):
-        if replay % 50 == 0:
-            torch.cuda._sleep(int(torch.randint(0, 500_000, (), generator=late, device="cpu")))
-        graph.replay()
-    torch.cuda.synchronize()
-    assert float(worst) < 1e-4 and float(turn) == REPLAYS + 3
+    replay_late(step, REPLAYS, every=50)
+    assert float(worst) < 1e-4 and float(turn) == REPLAYS + CALLS_BEFORE
 
 
 def streams_do_not_mix():

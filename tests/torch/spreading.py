@@ -31,6 +31,27 @@ def same(got, want, tolerance=CLOSE):
     torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance)
 
 
+CALLS_BEFORE = 3  # of what a graph is made of
+
+
+def replay_late(step, replays, every):
+    """Replays a graph of a step so often, after some calls of it; the rank is late by chance in one of `every`
+    replays."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(CALLS_BEFORE):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    late = torch.Generator("cpu").manual_seed(dist.get_rank())
+    for replay in range(replays):
+        if replay % every == 0:
+            torch.cuda._sleep(int(torch.randint(0, 500_000, (), generator=late, device="cpu")))
+        graph.replay()
+    torch.cuda.synchronize()
+
+
 def own_run(tensor, dim=-1):
     """This rank's run of a tensor."""
     runs = runs_of(tensor.shape[dim], dist.get_world_size())

@@ -1,5 +1,5 @@
-"""Kernels whose registers the compiler spills, though it was not expected to: they are compiled for fewer
-blocks per multiprocessor, which leaves each thread more of them.
+"""Compiles a kernel for fewer blocks per multiprocessor where the compiler spills its registers: each thread
+then has more of them. The planner expects most spills and avoids them; these are the others.
 
 The bits of results do not depend on that, and neither does anything that is planned: at worst fewer blocks
 run at once than were counted on.
@@ -25,8 +25,8 @@ _INFO, _SIZED, _STACK = 0x70000000, 4, 0x12
 
 
 def compiled(compile_text: Callable[[str], bytes], text: str) -> bytes:
-    """The binary of a text; of the text for as many blocks as spill little, where those it asks for spill
-    much."""
+    """The binary of a text. Where threads spill more than `SPILLED` bytes, that of the same text for the most
+    blocks per multiprocessor with which they do not, or with which they spill least."""
     binary = compile_text(text)
     spilled = stack_of(binary)
     in_vain = 0

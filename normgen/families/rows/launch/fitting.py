@@ -13,7 +13,6 @@ from normgen.launching.machine import Machine
 from normgen.launching.support import Support
 
 MAX_BLOCKS = 16  # per multiprocessor
-HELD_SUMS = 96  # over rows, of a thread that walks over parts of them
 BATCH_BLOCKS, MULTIPASS_BLOCKS = 32, 2  # where nothing is exchanged; where rows stream
 # Bytes of a row in one thread's registers, beyond which the row goes to shared memory: in one block, in
 # several, and of misaligned rows, whose copy would have narrow vectors.
@@ -115,10 +114,8 @@ def fit_multipass(s: RowSchedule, shape: RowShape, device: Machine, room: Room) 
         return refused(f"a thread takes what one block leaves: {s.threads} threads, {s.members} blocks")
     if s.members > 1 and s.staged:
         return refused("a copy in shared memory does not last from launch to launch")
-    if s.held and not 0 < s.elements * shape.wide_columns <= HELD_SUMS:
-        return refused(
-            f"{s.elements * shape.wide_columns} sums per thread are none, or more than {HELD_SUMS}"
-        )
+    if s.held and not shape.wide_columns:
+        return refused("nothing is added up over rows, element by element")
     if s.realigned and s.staged:
         return refused("a copy in shared memory is of vectors that are not cut out")
     shared = s.elements * s.threads * shape.rewalked if s.staged else 0

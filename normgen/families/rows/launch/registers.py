@@ -10,10 +10,10 @@ MULTIPASS_REGISTERS = 64  # per thread in passes over the row: with fewer nearly
 
 
 def of_multipass(s: RowSchedule, shape: RowShape, device: Machine) -> int:
-    """Of passes over the row: the words around vectors of several operands, beside elements of results and
-    of accumulators, take more than there is place for otherwise."""
-    words = MULTIPASS_REGISTERS * (2 if s.realigned and shape.wide_columns else 1)
-    return words + (s.elements * shape.wide_columns if s.held else 0)
+    """Of passes over the row, and of sums over rows that stay there. The words around vectors of several
+    operands take half as many more, and as many more beside sums that lie in memory, which are loaded too."""
+    halves = 2 + (0 if not (s.realigned and shape.wide_columns) else 1 if s.held else 2)
+    return MULTIPASS_REGISTERS * halves // 2 + (s.elements * shape.wide_columns if s.held else 0)
 
 
 def of_row_tile(s: RowSchedule, shape: RowShape, device: Machine) -> int:
