@@ -18,8 +18,8 @@ from normgen.launching.launch import Launch, Slot
 from normgen.package.kernels import AccumulatingKernel
 from normgen.package.operands import PARTIAL_VECTOR, AccumulatorRecord, FormRecord
 
-# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle; a vector of them for each
-# thread of a warp where every multiprocessor has such a tile.
+# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle; a vector of them for
+# each thread of a warp where every multiprocessor has such a tile.
 _NARROW, _WIDE, _BROAD = 8, 32, 128
 _SIZED_SHARES = 4  # warps that share such a tile, where one text serves batches of any size
 _MOST_WARPS = 16  # of a block of the second stage

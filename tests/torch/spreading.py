@@ -35,8 +35,8 @@ CALLS_BEFORE = 3  # of what a graph is made of
 
 
 def replay_late(step, replays, every):
-    """Replays a graph of a step so often, after some calls of it; the rank is late by chance in one of `every`
-    replays."""
+    """Replays a graph of a step so often, after some calls of it; the rank is late by chance, in one of
+    `every` replays."""
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(CALLS_BEFORE):
             step()
