@@ -146,6 +146,13 @@ class Machine:
         """Blocks that a multiprocessor has shared memory for, with so many bytes each."""
         return self.shared_per_multiprocessor // (shared + RESERVED_SHARED)
 
+    def share(self, blocks: int, threads: int, registers: int, shared: int) -> float:
+        """What so many blocks take of the places that the device has for such ones: more than 1 where not all
+        of them run at the same time. `registers`: of a thread; `shared`: bytes of a block."""
+        by_registers = WARP * self.warps(registers) // threads
+        room = min(by_registers, self.threads_per_multiprocessor // threads, self.blocks(shared))
+        return blocks / (self.multiprocessors * max(1, room))
+
 
 def machine_of(arch: str, name: str = "", multiprocessors: int = 48, cache: int = 0) -> Machine:
     """A device of an architecture, by default one of the smallest."""

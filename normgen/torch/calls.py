@@ -9,7 +9,7 @@ import torch
 
 from normgen.arrays.torch import TORCH, resolved
 from normgen.arrays.views import packed
-from normgen.devices.executors import keeps_calls
+from normgen.devices.executors import executor_of, keeps_calls
 from normgen.launching.launch import HOST
 from normgen.launching.layout import Shape
 from normgen.package.direction import Direction
@@ -32,6 +32,8 @@ class Known(NamedTuple):
 
     repeated: Repeated
     in_extension: Callable[[Any], Any] | None = None  # (the extension) -> the call as that makes it
+    # what its largest launch takes of the places that the device has for its blocks
+    share: Callable[[], float] = float
 
 
 class Layout(NamedTuple):
@@ -228,4 +230,4 @@ def repeated(prepared: PreparedCall, numbers: tuple[int, ...], layouts: tuple[La
     def in_extension(node: Any) -> Any:
         return native.prepared_in_extension(node, launcher, prepared, numbers, layouts)
 
-    return Known(call, in_extension)
+    return Known(call, in_extension, lambda: prepared.share(executor_of(device).device))

@@ -120,6 +120,7 @@ PROBES: dict[str, tuple[str, tuple[str, ...]]] = {
             "cvt.rn.f16x2.e4m3x2 R, low;", "cvt.rn.f16x2.e4m3x2 R, high;",
         ),
     ),
+    "ask": ("StreamedRow<4, 100, true>::ask(x, n);", ("prefetch.global.L2 [D];",)),
 }  # fmt: skip
 WRITTEN = re.compile(r'asm(?: volatile)?\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 

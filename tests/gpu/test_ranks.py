@@ -13,7 +13,7 @@ if torch.cuda.device_count() < 2:
     pytest.skip("there are no two GPUs", allow_module_level=True)
 
 
-@pytest.fixture(scope="module", params=["collective", "words", "words-within"])
+@pytest.fixture(scope="module", params=["collective", "words", "words-within", "auto"])
 def two(request, tmp_path_factory):
     variables = {processes.SET: "gpu", "NORMGEN_TEST_RANKS_ON": "cuda", "NORMGEN_RANKS_ENGINE": request.param}
     from tests.torch.gloo import faults

@@ -116,7 +116,7 @@ def small_devices_take_tickets():
     group, rank = dist.new_group(), dist.get_rank()
     norm, plain = nt.load("rmsnorm", partial={"x": group}), nt.load("rmsnorm")
     small = property(lambda words: replace(executor_of(words.site.key).device, multiprocessors=2))
-    with mock.patch.object(Words, "_device", small):
+    with mock.patch.object(Words, "machine", small):
         for rows in (1, 64, 300):
             parts = _parts(rows, 256, dtype=torch.bfloat16)
             assert torch.equal(norm(parts[rank]), plain(_added(parts)))

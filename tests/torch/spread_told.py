@@ -11,13 +11,15 @@ import torch.distributed as dist
 
 import normgen.torch as nt
 from normgen.torch.ranks.told import MOST_BYTES, ToldCall
-from tests.torch.spread_words import ENGINE
+from normgen.torch.ranks.group import ranks_by_name
+from tests.codegen.norms import H200
+from tests.torch.spread_words import ENGINE, by_words
 from tests.torch.spreading import same
 
 
 def within():
     """Whether this run is to exchange words within kernels."""
-    return os.environ.get(ENGINE) == "words-within"
+    return os.environ.get(ENGINE) in ("auto", "words-within")
 
 
 @contextmanager
@@ -116,7 +118,23 @@ def what_no_kernel_holds_takes_stages():
     assert counts[True] == 2 * (dist.get_rank() > 0) or not within()
 
 
+def kernels_that_would_fill_the_device_are_left_alone():
+    """Others that wait are to find room beside them."""
+    norm, plain = nt.load("rmsnorm", shard={"D": dist.group.WORLD}), nt.load("rmsnorm")
+    lengths, counts = _uneven(1024, 1024), [0, 0]
+    few = torch.randn(2, sum(lengths))
+    same(norm(*_runs(lengths, few)), *_runs(lengths, plain(few)), 2e-4)
+    machine = ranks_by_name(dist.group.WORLD.group_name).machine if by_words() else H200
+    rows = machine.multiprocessors * machine.registers_per_multiprocessor // lengths[0] // 2 + 1
+    for count, taken in ((2, [0, 1]), (rows, [1, 1])):
+        x = torch.randn(count, sum(lengths))
+        with _kernels(counts):
+            same(norm(*_runs(lengths, x)), *_runs(lengths, plain(x)), 2e-4)
+        assert counts == taken or os.environ.get(ENGINE) != "auto", (count, counts)
+
+
 TOLD = (
+    kernels_that_would_fill_the_device_are_left_alone,
     rows_are_told_within_kernels,
     groups_are_told_within_kernels,
     whole_results_have_the_same_bits,

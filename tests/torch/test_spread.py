@@ -67,7 +67,7 @@ def _exchanging_words(tmp_path_factory, checks, engine):
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-    return _exchanging_words(tmp_path_factory, "words", "auto")
+    return _exchanging_words(tmp_path_factory, "words", "words")
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["words"]])
@@ -78,7 +78,7 @@ def test_processes_that_exchange_words_have_the_results_of_one(name, words):
 
 @pytest.fixture(scope="module")
 def within(tmp_path_factory):
-    return _exchanging_words(tmp_path_factory, "within", "words-within")
+    return _exchanging_words(tmp_path_factory, "within", "auto")
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["within"]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from normgen import arrays
 from normgen.arrays.views import Library
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
 from normgen.launching.layout import Shape
+from normgen.launching.machine import Machine
 from normgen.runtime.calls.workspace import MEMORY, Lent, Memory
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -44,6 +46,12 @@ class Step:
     # (place in the pool, first byte, bytes, bytes of an element, access) of the memory that the launch
     # touches, where the executor wants to know.
     buffers: tuple[tuple[int, int, int, int, str], ...]
+
+    def share(self, device: Machine) -> float:
+        """What the launch takes of the places that the device has for its blocks."""
+        launch, report = self.launch, self.function.report
+        shared = launch.shared + report.shared
+        return device.share(prod(launch.grid), prod(launch.block), report.registers, shared)
 
     def memory(self, pool: Sequence[Any]) -> tuple[Buffer, ...]:
         """The memory that the launch touches."""
@@ -103,6 +111,11 @@ class PreparedCall:
             made.append(array)
             addresses.append(address)
         return made, addresses
+
+    def share(self, device: Machine) -> float:
+        """What the largest launch takes of the places that the device has for its blocks. 0 on the host: there
+        blocks never wait for a place."""
+        return 0.0 if device.host else max((each.share(device) for each in self.steps), default=0.0)
 
     def suits(self, addresses: list[int]) -> bool:
         """Whether results at these addresses are aligned as the launches count on."""

@@ -17,7 +17,8 @@ from normgen.torch.ranks.board import Board
 from normgen.torch.ranks.sites import Site
 
 VARIABLE = "NORMGEN_RANKS_ENGINE"
-# (words within: by the kernels that need them, where there are such; else by kernels of their own)
+# (words: by kernels of their own; words within: by the kernels that need them, where there are such; auto: by
+# such of these as leave room for others that wait)
 AUTO, WORDS, WITHIN, COLLECTIVE = "auto", "words", "words-within", "collective"
 ENGINES = (AUTO, WORDS, WITHIN, COLLECTIVE)
 USUAL = AUTO  # where the variable says nothing

@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 
 from normgen.launching.launch import HOST, DeviceKey
+from normgen.launching.machine import Machine
 from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import NodeRanks
 from normgen.torch import private
 from normgen.torch.ranks.board import Board, node_ranks
-from normgen.torch.ranks.engine import COLLECTIVE, UNDECIDED, WITHIN, WORDS, refusal, wish
+from normgen.torch.ranks.engine import AUTO, COLLECTIVE, UNDECIDED, WITHIN, WORDS, refusal, wish
 from normgen.torch.ranks.sites import SITES
 from normgen.torch.ranks.words import Unfit, Words
 
@@ -115,7 +116,13 @@ class ProcessRanks:
     def tells_within(self, like: torch.Tensor) -> bool:
         """Whether kernels on the device of this tensor may exchange words themselves. All ranks of a group
         ask in the same exchange where it is open what exchanges."""
-        return self._by_words(like) is not None and wish() == WITHIN
+        return self._by_words(like) is not None and wish() in (AUTO, WITHIN)
+
+    @property
+    def machine(self) -> Machine:
+        """The device of this rank, where ranks have words."""
+        assert self._words is not None, "they exchange words"
+        return self._words.machine
 
     def channel(self, words: int) -> torch.Tensor | None:
         """What tells a kernel where to exchange so many words of a rank itself, where ranks have words; None

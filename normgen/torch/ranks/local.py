@@ -73,8 +73,7 @@ class Stage:
 
     def run(self, hold: list[Any], pool: Numbers) -> tuple[Any, ...]:
         """All results, None for those that are not wanted, and for those that are within others."""
-        tensors = tuple([hold[place] for place in self._operands])
-        numbers = tuple([pool[place] for place in self._numbers])
+        tensors, numbers = self._taken(hold, pool)
         if self._fast is not None:
             made: tuple[Any, ...] | None = self._fast.run(numbers, tensors)
             if made is not None:
@@ -86,6 +85,15 @@ class Stage:
             if known.in_extension is not None:
                 self._fast = known.in_extension(native.EXTENSION.loaded)
         return known.repeated(given[-1], tensors, numbers, [tensor.data_ptr() for tensor in given])
+
+    def share(self, hold: list[Any], pool: Numbers) -> float:
+        """What the largest launch of such a call takes of the places that the device has for its blocks."""
+        known = self._known or self._prepare(*self._taken(hold, pool))
+        return known.share()
+
+    def _taken(self, hold: list[Any], pool: Numbers) -> tuple[Tensors, Numbers]:
+        tensors = tuple([hold[place] for place in self._operands])
+        return tensors, tuple([pool[place] for place in self._numbers])
 
     def _prepare(self, tensors: Tensors, numbers: Numbers) -> Known:
         lying = tuple(

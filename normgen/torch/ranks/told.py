@@ -7,15 +7,18 @@ from math import prod
 from typing import Any
 
 from normgen.dtypes import DTYPES
+from normgen.launching.machine import Machine
 from normgen.launching.support import NoSchedule
 from normgen.package.spread import StageRecord, ToldRecord
 from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.stages import layout
 from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.ranks.engine import WITHIN, wish
 from normgen.torch.ranks.group import ProcessRanks
 from normgen.torch.ranks.local import Along, Names, Outer, Stage, stage_of
 
 MOST_BYTES = 1 << 16  # of a row, which any block holds
+REGISTER = 4  # bytes
 
 
 class ToldNorm:
@@ -39,10 +42,12 @@ class ToldCall:
         self._stage: Stage | None = None
         self._rest: Stage | None = None
         self._known = False
+        self._room: bool | None = None  # whether its blocks leave room for others, once that is known
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...] | None:
         """The results of a call in order, None for those that are not wanted. None where the call takes
-        stages: ranks do not exchange by words, or too many for those, or no kernel holds the rows of all."""
+        stages: ranks do not exchange by words, or too many for those, no kernel holds the rows of all, or one
+        would fill the device while it waits."""
         like = next(each for each in tensors if each is not None)
         if not ranks.tells_within(like) or not self._is_known():
             return None
@@ -51,13 +56,16 @@ class ToldCall:
             return None
         hold = [None, *tensors, channel]
         try:
-            made = stage.run(hold, (*numbers, *self._constants))
+            pool = (*numbers, *self._constants)
+            if wish() != WITHIN and not self._leaves_room(ranks.machine, stage, hold, pool):
+                return None
+            made = stage.run(hold, pool)
         except NoSchedule:  # of rows that lie apart, for instance
             self._stage = None
             return None
         hold += made
         if self._rest is not None:
-            hold += self._rest.run(hold, (*numbers, *self._constants))
+            hold += self._rest.run(hold, pool)
         return tuple([hold[place] for place in self._results])
 
     def _is_known(self) -> bool:
@@ -68,6 +76,15 @@ class ToldCall:
             if found is not None and self._longest(found) <= MOST_BYTES:
                 self._make(found)
         return self._stage is not None
+
+    def _leaves_room(self, machine: Machine, stage: Stage, hold: list[Any], pool: Numbers) -> bool:
+        """Whether the blocks of the kernel leave room for as many others that wait. Registers hold all that
+        they read, so that many rows need no look at the kernel itself."""
+        if self._room is None:
+            held = sum(tensor.nbytes for tensor in hold if tensor is not None)
+            there = machine.multiprocessors * machine.registers_per_multiprocessor * REGISTER
+            self._room = 2 * held <= there and 2 * stage.share(hold, pool) <= 1
+        return self._room
 
     def _longest(self, found: ToldNorm) -> int:
         """The bytes of all operands that belong to a row, on the rank that has the longest ones."""

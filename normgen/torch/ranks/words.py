@@ -90,7 +90,7 @@ class Words:
         if channel is None:
             return None
         made = told.new_empty((self.size, count))
-        self._run(gather_launch(self.size, count, self._device), channel, told, made, count)
+        self._run(gather_launch(self.size, count, self.machine), channel, told, made, count)
         return made
 
     def sum(self, part: torch.Tensor) -> torch.Tensor | None:
@@ -103,7 +103,7 @@ class Words:
         if part.data_ptr() % WORD:
             part = part.clone()
         made = torch.empty_like(part)
-        self._run(sum_launch(self.size, count, name, self._device), channel, part, made, count)
+        self._run(sum_launch(self.size, count, name, self.machine), channel, part, made, count)
         return made
 
     def channel(self, words: int) -> torch.Tensor | None:
@@ -113,7 +113,8 @@ class Words:
         return None if found is None else self._records[found]
 
     @property
-    def _device(self) -> Machine:
+    def machine(self) -> Machine:
+        """The device of this rank."""
         return executor_of(self.site.key).device
 
     def _run(

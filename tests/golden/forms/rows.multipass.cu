@@ -42,6 +42,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         [[maybe_unused]] constexpr bool live = true;
         const Shares<MEMBERS, 1> shares{published, row};
+        if constexpr (MEMBERS > 1 && FIRST == 0) {
+            const auto ask_for = [&](index_t row) {
+#pragma unroll UNROLLED
+                for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+                    Layout::ask(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
+                }
+            };
+            if (row + blocks_per_segment < rows) ask_for(row + blocks_per_segment);
+        }
 
         // exchange 1: sum[D](x^2)
         float sum_x2 = 0.f;

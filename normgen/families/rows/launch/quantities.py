@@ -16,6 +16,7 @@ from normgen.launching.quantities import Array, Placed, log2, placed
 
 _FORMS = {name: place for place, name in enumerate(FORMS)}
 _UNKNOWN_REGISTERS = 64.0  # per thread, of forms that have no estimate
+_SUM = 8.0  # bytes of a sum that is read and written
 
 
 def quantities(
@@ -27,8 +28,9 @@ def quantities(
     grid = _grid(shape, device, s)
     row, moving = float(max(1, shape.walked)), float(shape.walked + shape.stored)
     all_rows, several = s["rows"] * shape.segments, s["several"]
-    values = shape.length * all_rows * (moving + s["streams"] * shape.again)
-    partials = grid.blocks / several * shape.length * max(shape.wide_columns, shape.columns and 1) * 8.0
+    in_memory = s["streams"] * (1 - s["held"]) * shape.wide_columns * _SUM * (1 - 1 / grid.turns)
+    values = shape.length * all_rows * (moving + s["streams"] * shape.again + in_memory)
+    partials = grid.blocks / several * shape.length * max(shape.wide_columns, shape.columns and 1) * _SUM
     places = s["items"] * s["vector"] * s["team"]
     each = s["threads"] * s["deep"] * s["vector"] * row
     width = np.minimum(WORD, s["vector"] * shape.narrowest)

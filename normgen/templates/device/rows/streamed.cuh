@@ -42,6 +42,12 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
             return vector;
         } else return ::load_vector<VEC>(row + column);
     }
+    // Has a vector brought into the second-level cache.
+    template <class T> static __device__ __forceinline__ void ask(const T* row, int column) {
+#if !defined(NORMGEN_HOST)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(row + column));
+#endif
+    }
     // Whether a word around a vector may be read whole. On the host only the vector itself is read.
     template <class T> static __device__ __forceinline__ bool is_whole(int column, int at) {
 #if defined(NORMGEN_HOST)
