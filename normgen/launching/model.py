@@ -43,10 +43,11 @@ def microseconds(quantities: Mapping[str, Array]) -> Array:
     return np.exp(bound + _of(SHIPPED, quantities)) if known else np.exp(bound)
 
 
-def spilled(quantities: Mapping[str, Array], count: int) -> NDArray[np.bool_]:
-    """Whether the compiler is expected to spill registers of each of the first so many schedules."""
+def lacking(quantities: Mapping[str, Array], count: int) -> Array:
+    """Registers that threads of each of the first so many schedules are expected to lack, which the compiler
+    spills; 0 where there are enough."""
     first = {name: each[:count] if np.ndim(each) else each for name, each in quantities.items()}
-    return np.asarray(_of(SPILLS, first) > 0)
+    return np.maximum(0.0, _of(SPILLS, first))
 
 
 def _of(path: Path, quantities: Mapping[str, Array]) -> Array:

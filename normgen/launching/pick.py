@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from normgen.launching.knobs import Knobs, distinct
-from normgen.launching.model import microseconds, spilled
+from normgen.launching.model import lacking, microseconds
 from normgen.launching.quantities import Array
 
 S = TypeVar("S")
@@ -22,7 +22,9 @@ COUNTS = (1, 16, 256, 4096, 65536)  # in a batch, for which bits are chosen
 # Of regrets for so many: what few take is for the most part a launch, which a few threads more hardly change.
 _WEIGHTS = np.array([0.5, 0.7, 1.0, 1.2, 1.2])
 BUCKETS: tuple[int, ...] = tuple(4**power for power in range(11))  # for which the other knobs are
-_SPILLED = 1.5  # what counts of a schedule that spills, where it is compared
+# Of its time, what counts more of a schedule for each register that its threads are expected to lack. Timings
+# are all of one architecture, and have most of that in them there.
+_LACKING, _LACKING_ELSEWHERE, _TIMED = 0.005, 0.02, 90.0
 _WORTH = 1.05  # a second schedule, and so another text: what it must gain somewhere
 _MOST_BYTES = 1 << 34  # that a call moves, of those that bits are chosen for
 
@@ -31,7 +33,8 @@ def compared(quantities: Mapping[str, Array], schedules: int) -> Array:
     """What schedules are compared by, [counts, schedules]: predicted microseconds, and more of those of which
     registers are expected to be spilled."""
     us = microseconds(quantities).reshape(-1, schedules)
-    return np.where(spilled(quantities, schedules), _SPILLED, 1.0) * us
+    timed = np.asarray(quantities["architecture"]) == _TIMED
+    return us * (1 + np.where(timed, _LACKING, _LACKING_ELSEWHERE) * lacking(quantities, schedules))
 
 
 def counts_of(moved: int) -> tuple[int, ...]:

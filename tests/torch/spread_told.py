@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 import normgen.torch as nt
-from normgen.torch.ranks.told import MOST_BYTES, ToldCall
 from normgen.torch.ranks.group import ranks_by_name
+from normgen.torch.ranks.told import MOST_BYTES, ToldCall
 from tests.codegen.norms import H200
 from tests.torch.spread_words import ENGINE, by_words
 from tests.torch.spreading import same

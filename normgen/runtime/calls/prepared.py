@@ -113,8 +113,7 @@ class PreparedCall:
         return made, addresses
 
     def share(self, device: Machine) -> float:
-        """What the largest launch takes of the places that the device has for its blocks. 0 on the host: there
-        blocks never wait for a place."""
+        """What the largest launch takes of the places that the device has for its blocks; 0 on the host."""
         return 0.0 if device.host else max((each.share(device) for each in self.steps), default=0.0)
 
     def suits(self, addresses: list[int]) -> bool:
