@@ -9,7 +9,7 @@
 # GPU_ARGS      further arguments of it: GPU_ARGS="--groups 'graphs queues' -- -k batchnorm"
 # SEED          what the random cases of `make test-gpu`, `make heldout` and `make measure` are drawn from (default: 0)
 # BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv)
-# BENCH_OUT     the folder of the results (default: bench/results/h100)
+# BENCH_OUT     the folder of the results (default: bench/results/h200)
 # BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm --dtypes bf16 --budget 300 --missing
 # SECONDS       how long `make measure` may take (default: 300)
 # KINDS         the classes of calls that `make measure` draws (default: all): KINDS="windows,few rows"
@@ -29,7 +29,7 @@ SECONDS ?= 300
 COUNT ?= 84
 NPROC ?= 2
 KINDS ?=
-BENCH_OUT ?= bench/results/h100
+BENCH_OUT ?= bench/results/h200
 BIN := $(VENV)/bin
 BENCH = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -134,7 +134,7 @@ $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 
 bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU
 	$(BENCH) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
-	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--page docs/performance.md --pictures docs/images)
+	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h200,$(BENCH_OUT)),--page docs/performance.md --pictures docs/images)
 
 bench-ranks: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## norms whose axes are spread over GPUs: make bench-ranks NPROC=2
 	$(BENCH) -m torch.distributed.run --standalone --nproc-per-node $(NPROC) bench/ranks.py $(RANKS_ARGS)

@@ -115,6 +115,8 @@ def _bandwidth(header: Row, rows: Sequence[Row]) -> Any:
         widths = sorted({row["shape"][-1] for row in mine})
         for provider, hue in HUES.items():
             shares = {row["shape"][-1]: row.get("rho") for row in mine if row["provider"] == provider}
+            if not any(shares.values()):  # it was not there
+                continue
             own = provider == MINE
             axes.plot(
                 range(len(widths)), [shares.get(width) for width in widths], color=hue,

@@ -1,6 +1,6 @@
 """Tables and plots of results, merged into the pages that tell them.
 
-    python bench/report.py bench/results/h100 --page docs/performance.md --pictures docs/images
+    python bench/report.py bench/results/h200 --page docs/performance.md --pictures docs/images
     python bench/report.py bench/results/h200 --verify bench/results/h200/verify.json
 
 Reads results.json of the folder; writes the folder's README.md, plots where matplotlib is there, with --page
@@ -115,7 +115,7 @@ def verify_text(rows: list[Row]) -> str:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("bench/results/h100"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("bench/results/h200"))
     parser.add_argument("--page", type=Path, help="a page that shows the figures of the folder")
     parser.add_argument("--pictures", type=Path, help="the folder of the pictures of the README")
     parser.add_argument("--verify", type=Path, help="what bench/verify.py wrote")

@@ -57,7 +57,10 @@ def test_who_has_a_norm_is_what_the_tables_of_the_docs_say() -> None:
 
 def test_bandwidth_is_shown_where_it_was_measured() -> None:
     drawn = bandwidth.bandwidth("rmsnorm")
-    assert drawn.count("<polyline") == 2 * len(bandwidth.PROVIDERS) and "H100" in drawn
+    measured = bandwidth.there([row for row in bandwidth._results()["rows"] if row["op"] == "rmsnorm"])
+    assert drawn.count("<polyline") == 2 * len(measured) and "H200" in drawn
+    for provider, (name, _) in bandwidth.PROVIDERS.items():
+        assert (f">{name}</text>" in drawn) == (provider in measured)
     images = bandwidth.bandwidth("groupnorm")
     assert "<svg" not in images and "| forward | nhwc | " in images
     assert bandwidth.bandwidth("scalenorm") == ""

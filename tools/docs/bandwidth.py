@@ -11,7 +11,7 @@ from typing import Any
 
 from tools.docs.pages import ROOT
 
-RESULTS = "bench/results/h100"
+RESULTS = "bench/results/h200"
 MINE = "normgen"
 # By provider: its name and colour.
 PROVIDERS = {
@@ -32,6 +32,11 @@ def _results() -> dict[str, Any]:
     return found
 
 
+def there(rows: Sequence[Row]) -> list[str]:
+    """The providers that were measured, in order."""
+    return [each for each in PROVIDERS if any(row["provider"] == each for row in rows)]
+
+
 def bandwidth(name: str) -> str:
     """A section of Markdown about one norm; nothing where it was not measured."""
     rows = [row for row in _results()["rows"] if row["op"] == name and "rho" in row]
@@ -50,15 +55,15 @@ def bandwidth(name: str) -> str:
         panels = "".join(
             _panel(way, [r for r in wide if r["direction"] == way], n) for n, way in enumerate(ways)
         )
-        parts += [f"<div>{_svg(panels, len(ways), name)}</div>"]
+        parts += [f"<div>{_svg(panels, len(ways), there(wide), name)}</div>"]
     if others:
         parts.append(_table(others))
     return "\n\n".join(parts)
 
 
-def _svg(panels: str, count: int, name: str) -> str:
+def _svg(panels: str, count: int, providers: Sequence[str], name: str) -> str:
     keys, x = "", LEFT
-    for title, colour in PROVIDERS.values():
+    for title, colour in map(PROVIDERS.__getitem__, providers):
         keys += (
             f'<rect x="{x}" y="{HEIGHT + TOP + 4}" width="14" height="4" rx="2" fill="{colour}"/>'
             f'<text x="{x + 20}" y="{HEIGHT + TOP + 11}" fill="currentColor">{title}</text>'
@@ -89,7 +94,8 @@ def _panel(way: str, rows: Sequence[Row], number: int) -> str:
         out.append(_label(x0 - 6, y + 4, f"{tick:g}", "end"))
     powers = (width for width in widths if log2(width) % 2 == 0)
     out += [_label(place(width, 0)[0], y0 + 16, str(width), "middle") for width in powers]
-    for provider, (_, colour) in reversed(PROVIDERS.items()):
+    for provider in reversed(there(rows)):
+        colour = PROVIDERS[provider][1]
         points = sorted((r["shape"][-1], r["rho"]) for r in rows if r["provider"] == provider)
         path = " ".join("{:.1f},{:.1f}".format(*place(width, min(rho, 1.05))) for width, rho in points)
         thick = 3 if provider == MINE else 1.5
@@ -105,14 +111,14 @@ def _label(x: float, y: float, text: str, anchor: str) -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     """Images: each shape, normgen beside the others."""
-    there = [each for each in PROVIDERS if any(row["provider"] == each for row in rows)]
+    providers = there(rows)
     lines = [
-        f"| direction | layout | shape | {' | '.join(PROVIDERS[each][0] for each in there)} |",
-        "|---" * (3 + len(there)) + "|",
+        f"| direction | layout | shape | {' | '.join(PROVIDERS[each][0] for each in providers)} |",
+        "|---" * (3 + len(providers)) + "|",
     ]
     figures = {(r["direction"], r["layout"], tuple(r["shape"]), r["provider"]): r["rho"] for r in rows}
     for direction, layout, shape in dict.fromkeys(key[:3] for key in figures):
-        cells = [figures.get((direction, layout, shape, each)) for each in there]
+        cells = [figures.get((direction, layout, shape, each)) for each in providers]
         shown = " | ".join("" if cell is None else f"{cell:.2f}" for cell in cells)
         lines.append(f"| {direction} | {layout} | {' × '.join(map(str, shape))} | {shown} |")
     return "\n".join(lines)
