@@ -28,7 +28,7 @@ from bench.commits import text_of
 from bench.drawn import of_line
 from normgen.launching.machine import Machine, machine_named
 from normgen.launching.model import OF_FAMILY, SHIPPED, Trees, matrix, write
-from normgen.launching.quantities import Array
+from normgen.launching.quantities import WAITED, Array
 from normgen.runtime.planning.choose import Running
 from normgen.runtime.planning.registry import family_of
 
@@ -96,7 +96,7 @@ def samples(
         if count < fewest:
             print(f"left out: {count} kernels of {family} are less than {fewest}")
     found = [each for each in found if counts[each.call["family"]] >= fewest]
-    names = tuple(dict.fromkeys(name for each in found for name in each.quantities))
+    names = tuple(dict.fromkeys(name for each in found for name in each.quantities if name != WAITED))
     lines = [line for each in found for line in each.lines]
     return Samples(
         names,

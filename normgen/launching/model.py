@@ -1,9 +1,10 @@
 """The models: what a kernel with a schedule takes, and whether the compiler spills registers of it, from its
 quantities.
 
-The time is a bound that memory and latency set, times what trees make of the quantities. Trees are fitted to
-timings (`bench/fit.py`) and shipped as plain arrays. All of one depth, each asks one question a level,
-whatever was answered before: so an answer is a number of as many bits, and all trees answer at once.
+The time is a bound that memory and latency set, times what trees make of the quantities. Trees are fitted
+to timings (`bench/fit.py`) and shipped as plain arrays. All of one depth, each asks one question a level,
+whatever was answered before: so an answer is a number of as many bits, and all trees answer at once. What a
+kernel waits for peers comes on top.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normgen.launching.quantities import Array
+from normgen.launching.quantities import WAITED, Array
 
 OF_FAMILY = "is of "  # quantities that name the family that they are of
 
@@ -40,7 +41,8 @@ def microseconds(quantities: Mapping[str, Array]) -> Array:
     """The predicted time of each schedule: of a family that the trees were not fitted to, its bound."""
     bound = np.asarray(quantities["bound"])
     known = all(name in shipped(SHIPPED).names for name in quantities if name.startswith(OF_FAMILY))
-    return np.exp(bound + _of(SHIPPED, quantities)) if known else np.exp(bound)
+    alone = np.exp(bound + _of(SHIPPED, quantities)) if known else np.exp(bound)
+    return alone + quantities.get(WAITED, 0.0)
 
 
 def lacking(quantities: Mapping[str, Array], count: int) -> Array:

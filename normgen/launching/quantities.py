@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from normgen.launching.machine import REGISTERS_PER_THREAD, Machine, bandwidth_of, number_of
 
 Array = NDArray[np.float64]
+# Microseconds in which kernels wait for peers, of which timings of one GPU know nothing: they come on top.
+WAITED = "waited"
 _SHARE = 1.5  # of a multiprocessor that runs alone, over its part of the bandwidth
 _LATENCY = 0.8  # microseconds from a load to its arrival
 

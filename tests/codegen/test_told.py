@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from normgen.codegen.ranks import local_definition, told_record, wanted_part
 from normgen.devices.cuda import nvrtc
 from normgen.ir.grad import backward
 from normgen.launching.machine import USUAL_MACHINE
+from normgen.launching.quantities import WAITED
 from normgen.package.device_functions import inlined
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import candidates
+from normgen.runtime.planning.choose import alternatives, candidates, choose_strategy, predicted
+from normgen.runtime.planning.registry import family_of
 from tests.fakes.machine import need_nvrtc
 from tests.ir.specs import bundled
 
@@ -81,6 +84,22 @@ def test_a_row_is_told_by_one_block():
     (strategy,) = record.package.forward.strategies
     (offered,) = candidates(strategy, bound.binding, USUAL_MACHINE)
     assert {(each.schedule.form, each.schedule.cluster) for each in offered} == {("registers", 1)}
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "softmax"])
+@pytest.mark.parametrize("length", [1536, 4096, 10000])
+def test_kernels_that_wait_for_peers_have_more_rows_on_their_way(name, length):
+    """All rows that are there wait together, so that the fewer at once the more often all wait."""
+    package = told(name).package
+    direction, record = Norm(package).dispatcher("forward").direction, package.forward
+    binding = bind_sizes(direction, {"...": 8192, "D": length}, "bf16").binding
+    (taken,) = choose_strategy(alternatives(record, binding, USUAL_MACHINE)).kernels
+    (every,) = candidates(record.strategies[0], binding, USUAL_MACHINE)
+    us, schedules = np.array(predicted(every)), [each.schedule for each in every]
+    waited = family_of(taken.kernel).quantities(taken.kernel, taken.call, schedules)[WAITED][: len(us)]
+    at_once = [each.blocks * each.teams for each in schedules]
+    assert at_once[int(us.argmin())] >= at_once[int((us - waited).argmin())]
+    assert min(waited) > 0 and us[schedules.index(taken.schedule)] <= 1.1 * min(us)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])

@@ -12,11 +12,12 @@ from normgen.families.rows.launch.forms import FORMS, form_of
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.call import WORD
 from normgen.launching.machine import WARP, Machine
-from normgen.launching.quantities import Array, Placed, log2, placed
+from normgen.launching.quantities import WAITED, Array, Placed, log2, placed
 
 _FORMS = {name: place for place, name in enumerate(FORMS)}
 _UNKNOWN_REGISTERS = 64.0  # per thread, of forms that have no estimate
 _SUM = 8.0  # bytes of a sum that is read and written
+_TELLING = 1.2  # microseconds in which words of peers come, for which all blocks that run wait together
 
 
 def quantities(
@@ -35,7 +36,9 @@ def quantities(
     each = s["threads"] * s["deep"] * s["vector"] * row
     width = np.minimum(WORD, s["vector"] * shape.narrowest)
     warps = s["team"] / WARP
+    waves = np.maximum(1.0, grid.blocks / (grid.resident * device.multiprocessors))
     return {
+        WAITED: waves * _TELLING * shape.tells,
         **placed(grid, values + partials * (shape.columns > 0), each, device),
         **{name: s[name] for name in _AS_THEY_ARE},
         **{f"is {form}": (s["form"] == place) * 1.0 for form, place in _FORMS.items()},

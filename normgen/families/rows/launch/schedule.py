@@ -45,6 +45,7 @@ class RowShape:
     launches: int = 0  # of a row that blocks share: one a level, and a last one; 0 where they may not
     cooperates: bool = False  # whether the blocks of a row may exchange through memory
     one_shot: bool = False  # whether a thread group must hold its row
+    tells: bool = False  # whether it waits for what other ranks tell of its row
     folded: int = 0  # neighbours of which a block merges what it accumulates; 0: none
     sums: int = 0  # sums over parts of a row
     in_pieces: bool = False  # whether a row lies in segments that are apart in memory

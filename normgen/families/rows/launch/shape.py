@@ -67,6 +67,7 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
         folded=call.size(kernel.folded) if kernel.folded else 0,
         sums=len(columns) if kernel.part else 0,
         one_shot=kernel.one_shot,
+        tells=kernel.tells,
         in_pieces=bool(kernel.pieces),
         run=call.size(kernel.piece) if kernel.pieces else 0,
         piece=call.size(kernel.piece) // vector if kernel.adds_pieces else 0,
