@@ -85,7 +85,7 @@ def test_what_was_kept_is_shown_and_forgotten_when_the_default_is_as_good(driver
 
 def test_results_that_differ_never_win(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fast schedule that writes something else is told by its results, and the next best wins."""
-    driver.launch_us = lambda launched: {256: 1.0, 512: 2.0}.get(launched.block[0], 4.0)
+    driver.launch_us = lambda launched: {256: 1.0, 64: 2.0}.get(launched.block[0], 4.0)
     spoiled = []
 
     def get(array: object) -> object:
@@ -103,7 +103,7 @@ def test_results_that_differ_never_win(driver: FakeDriver, monkeypatch: pytest.M
     wrong = [trial for trial in row["trials"] if trial["verdict"] == "wrong"]
     assert wrong and all("7, not nan" in trial["why"] for trial in wrong), wrong
     assert row["us"] == 2.0
-    assert plan_of("forward").launches[0].block[0] == 512
+    assert plan_of("forward").launches[0].block[0] == 64
 
 
 def test_top_and_budget_bound_what_is_tried(driver: FakeDriver) -> None:
@@ -120,7 +120,7 @@ def test_top_and_budget_bound_what_is_tried(driver: FakeDriver) -> None:
 
 def test_a_schedule_that_does_not_compile_is_passed_over(driver: FakeDriver) -> None:
     driver.faults = {"THREADS = 256;": "ptxas error"}
-    driver.launch_us = faster(lambda launched: launched.block[0] == 512)
+    driver.launch_us = faster(lambda launched: launched.block[0] == 64)
     done = run("tune", "rmsnorm", *SMALL, "--direction", "forward", "--json")
     assert done.exit_code == 0, done.output
     (row,) = json.loads(done.stdout)["rows"]

@@ -283,16 +283,20 @@ def test_there_are_two_schedules_where_one_would_be_slow(microseconds: list[list
     assert of_two(COUNTS[: len(microseconds)], np.array(microseconds, float)) == taken
 
 
-def test_what_is_expected_to_spill_counts_as_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every count."""
-    spilling = np.array([False, True, False])
+@pytest.mark.parametrize(("architecture", "most"), [(90.0, 1.2), (120.0, 2.0)])
+def test_the_more_registers_are_to_lack_the_slower_a_schedule_counts(
+    architecture: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every count; and more where no timings tell what that costs."""
+    lacking = np.array([0.0, 4.0, 32.0, 0.0])
     monkeypatch.setattr(pick, "microseconds", lambda found: found["bound"])
-    monkeypatch.setattr(pick, "spilled", lambda found, count: spilling[:count])
-    times = np.array([[2.0, 1.9, 3.0], [8.0, 4.0, 9.0]])
-    found = compared({"bound": times.ravel()}, 3)
-    assert (found[:, ~spilling] == times[:, ~spilling]).all()
-    assert (found[:, spilling] > 1.2 * times[:, spilling]).all()
-    assert found.argmin(1).tolist() == [0, 1], "unless it is much faster"
+    monkeypatch.setattr(pick, "lacking", lambda found, count: lacking[:count])
+    times = np.array([[2.0, 1.99, 1.95, 3.0], [8.0, 4.0, 2.0, 9.0]])
+    found = compared({"bound": times.ravel(), "architecture": np.array(architecture)}, 4)
+    slower = found / times
+    assert (slower[:, lacking == 0] == 1).all()
+    assert (slower[:, 1] > 1).all() and (slower[:, 1] < slower[:, 2]).all() and (slower[:, 2] < most).all()
+    assert found.argmin(1).tolist() == [0, 2], "unless it is much faster"
 
 
 def test_no_call_of_a_count_is_too_large_to_be_met() -> None:
