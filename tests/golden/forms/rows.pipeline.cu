@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const ClusterL2Hints<UNTAGGED> hints;
     // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
     // groups)
-    const auto fill = [&](int stage) {
+    const auto fill_stage = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         if constexpr (BULK) {
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+    for (int stage = 0; stage < STAGES; ++stage) fill_stage(stage);
     join_exchange<TEAM, THREADS>();
     int stage = 0;
     // what all rows of this block share
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             }
         }
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
-        if constexpr (!RELOAD && !BULK) fill(stage);
+        if constexpr (!RELOAD && !BULK) fill_stage(stage);
 
         // exchange 1: sum[D](x^2)
         float sum_x2 = 0.f;
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
         const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
-            fill(stage);
+            fill_stage(stage);
         }
 
         // results
@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         }
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
-            fill(stage);
+            fill_stage(stage);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         if (stage == 0) parity ^= 1;

@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     index_t next = ahead;
     // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
     // groups)
-    const auto fill = [&](int stage) {
+    const auto fill_stage = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         __syncwarp();  // the slot may still be read
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+    for (int stage = 0; stage < STAGES; ++stage) fill_stage(stage);
 
     // scalars of the row, read one row ahead
     float next_rstd = 0.f;
@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             WordAligned::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
                 dy_pipeline_t::first_word(dy_pipeline, stage), lane, misalignment, live);
         }
-        fill(stage);
+        fill_stage(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
