@@ -107,6 +107,7 @@ class Machine:
     bandwidth: float = 4e6  # bytes per microsecond, from and to memory
     launch_latency: float = 2.0  # microseconds from one kernel's end to where the next is under way
     second_stage_latency: float = 2.5  # microseconds more, of a second-stage reduction
+    peer_latency: float = 1.2  # microseconds in which a kernel has what its peers tell it
 
     @property
     def host(self) -> bool:
@@ -146,12 +147,16 @@ class Machine:
         """Blocks that a multiprocessor has shared memory for, with so many bytes each."""
         return self.shared_per_multiprocessor // (shared + RESERVED_SHARED)
 
+    def resident(self, threads: int, registers: int, shared: int = 0) -> int:
+        """Blocks of so many threads that a multiprocessor has room for. `registers`: of a thread; `shared`:
+        bytes of a block."""
+        by_registers = WARP * self.warps(registers) // threads
+        return min(by_registers, self.blocks(shared), self.threads_per_multiprocessor // threads)
+
     def share(self, blocks: int, threads: int, registers: int, shared: int) -> float:
         """What so many blocks take of the places that the device has for such ones: more than 1 where not all
-        of them run at the same time. `registers`: of a thread; `shared`: bytes of a block."""
-        by_registers = WARP * self.warps(registers) // threads
-        room = min(by_registers, self.threads_per_multiprocessor // threads, self.blocks(shared))
-        return blocks / (self.multiprocessors * max(1, room))
+        of them run at the same time."""
+        return blocks / (self.multiprocessors * max(1, self.resident(threads, registers, shared)))
 
 
 def machine_of(arch: str, name: str = "", multiprocessors: int = 48, cache: int = 0) -> Machine:

@@ -177,7 +177,5 @@ def shared(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
 
 def blocks_resident(s: ColumnSchedule, lanes: int, shape: ColumnShape) -> int:
     """Blocks that a multiprocessor has room for."""
-    threads, device = lanes * s.team, shape.device
-    by_registers = device.warps(s.registers) * WARP // threads
-    by_shared = device.blocks(shared(lanes, s, shape))
-    return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, _MAX_BLOCKS))
+    resident = shape.device.resident(lanes * s.team, s.registers, shared(lanes, s, shape))
+    return max(1, min(resident, _MAX_BLOCKS))

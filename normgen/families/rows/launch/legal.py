@@ -73,8 +73,7 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Suppo
     there = min(REGISTERS_PER_THREAD, device.registers(s.threads))
     if registers > there:
         return refused(f"needs about {registers} registers per thread, {there} are there")
-    by_registers = WARP * device.warps(registers) // s.threads
-    blocks = min(by_registers, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
+    blocks = min(device.resident(s.threads, registers), MAX_BLOCKS)
     return form.fit(s, shape, device, Room(registers, blocks))
 
 

@@ -16,8 +16,6 @@ from normgen.launching.quantities import WAITED, Array, Placed, log2, placed
 
 _FORMS = {name: place for place, name in enumerate(FORMS)}
 _UNKNOWN_REGISTERS = 64.0  # per thread, of forms that have no estimate
-_SUM = 8.0  # bytes of a sum that is read and written
-_TELLING = 1.2  # microseconds in which words of peers come, for which all blocks that run wait together
 
 
 def quantities(
@@ -29,17 +27,20 @@ def quantities(
     grid = _grid(shape, device, s)
     row, moving = float(max(1, shape.walked)), float(shape.walked + shape.stored)
     all_rows, several = s["rows"] * shape.segments, s["several"]
-    in_memory = s["streams"] * (1 - s["held"]) * shape.wide_columns * _SUM * (1 - 1 / grid.turns)
+    # sums over rows are read and written: by every row but the first of a block where they lie in memory
+    sums = 8.0 * shape.wide_columns
+    in_memory = s["streams"] * (1 - s["held"]) * sums * (1 - 1 / grid.turns)
     values = shape.length * all_rows * (moving + s["streams"] * shape.again + in_memory)
-    partials = grid.blocks / several * shape.length * max(shape.wide_columns, shape.columns and 1) * _SUM
+    partials = grid.blocks / several * shape.length * max(sums, 8.0 * (shape.columns > 0))
     places = s["items"] * s["vector"] * s["team"]
     each = s["threads"] * s["deep"] * s["vector"] * row
     width = np.minimum(WORD, s["vector"] * shape.narrowest)
     warps = s["team"] / WARP
-    waves = np.maximum(1.0, grid.blocks / (grid.resident * device.multiprocessors))
+    there = placed(grid, values + partials * (shape.columns > 0), each, device)
     return {
-        WAITED: waves * _TELLING * shape.tells,
-        **placed(grid, values + partials * (shape.columns > 0), each, device),
+        **there,
+        # all blocks that run wait together
+        WAITED: shape.tells * device.peer_latency * np.maximum(1.0, 2.0 ** there["waves"]),
         **{name: s[name] for name in _AS_THEY_ARE},
         **{f"is {form}": (s["form"] == place) * 1.0 for form, place in _FORMS.items()},
         "rows": log2(all_rows), "segments": log2(shape.segments), "length": log2(shape.length),
