@@ -1,5 +1,4 @@
-# Everything a newcomer needs: `make demo`, `make test`. All of it happens in .venv; nothing is installed
-# elsewhere.
+# A newcomer needs `make demo` and `make test`. Everything is installed into .venv.
 #
 # PYTHON      the interpreter that .venv is made from (default: the first of 3.10 or newer)
 # VENV        where the environment goes (default: .venv)
@@ -33,15 +32,15 @@ BENCH_OUT ?= bench/results/h200
 BIN := $(VENV)/bin
 BENCH = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above): is the network there?
+NOT_INSTALLED := pip could not install the dependencies in pyproject.toml (see above): check the network
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
 .PHONY: help demo test test-fast test-kernels test-thorough test-torch test-gpu test-gpus docs test-docs screenshots lint format golden bench bench-ranks heldout measure fit wheel release clean
 .DEFAULT_GOAL := help
 
-help: ## what there is to make
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "normgen needs Python 3.10 or newer: make PYTHON=/path/to/python"; exit 1; }
@@ -58,26 +57,26 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
 	@touch $@ $(VENV)/.installed
 
 # PyCUDA, built without a driver and, where there is none, without a CUDA toolkit.
-$(VENV)/.installed-pycuda: $(VENV)/.installed-dev normgen/build_pycuda.py
-	@$(BIN)/python -m normgen.build_pycuda
+$(VENV)/.installed-pycuda: $(VENV)/.installed-dev tools/build_pycuda.py
+	@$(BIN)/python -m tools.build_pycuda
 	@touch $@
 
-demo: $(VENV)/.installed ## compile a spec, run forward and backward, print the errors against float64
+demo: $(VENV)/.installed ## show a spec and its derivative, compile it, and compare its results with float64
 	@$(BIN)/python tools/demo.py
 
 READY_TO_TEST := $(VENV)/.installed-dev $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda)
 PYTEST = NORMGEN_TEST_LAUNCHERS="$(LAUNCHERS)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: $(READY_TO_TEST) ## the suite: what every change must pass
+test: $(READY_TO_TEST) ## run the suite, which every change must pass
 	$(PYTEST) -m "not thorough and not site" $(PYTEST_ARGS)
 
-test-fast: $(READY_TO_TEST) ## of the suite, what compiles no kernels
+test-fast: $(READY_TO_TEST) ## run the part of the suite that compiles no kernels
 	$(PYTEST) -m "not thorough and not kernels and not site" $(PYTEST_ARGS)
 
-test-kernels: $(READY_TO_TEST) ## of the suite, what test-fast leaves out
+test-kernels: $(READY_TO_TEST) ## run the rest of the suite
 	$(PYTEST) -m "not thorough and kernels" $(PYTEST_ARGS)
 
-test-thorough: $(READY_TO_TEST) ## beyond the suite: more sizes, types, forms and random cases
+test-thorough: $(READY_TO_TEST) ## run tests beyond the suite: more sizes, types, forms and random cases
 	$(PYTEST) -m thorough $(PYTEST_ARGS)
 
 # What PyTorch comes with is large, so that it is installed for these tests alone.
@@ -85,29 +84,31 @@ $(VENV)/.installed-torch: $(VENV)/.installed-dev
 	@$(INSTALL) -e '.[torch,test-torch]' || { echo "$(NOT_INSTALLED)"; exit 1; }
 	@touch $@
 
-test-torch: $(VENV)/.installed-torch ## the tests of normgen.torch; PyTorch's CPU build is enough
+test-torch: $(VENV)/.installed-torch ## run the tests of normgen.torch; PyTorch's CPU build is enough
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not thorough and not without_torch" $(PYTORCH_TESTS) $(PYTEST_ARGS)
 
 $(VENV)/.installed-gpu: $(VENV)/.installed-torch $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda)
 	@touch $@
 
-test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## what needs a GPU, in ten minutes; before every release
+test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## run the tests that need a GPU, in ten minutes; before every release
 	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GPU_PYTHON),$(BIN)/python) -m tests.gpu.run \
 		--launchers "$(LAUNCHERS)" --seed $(SEED) $(GPU_ARGS)
 
-test-gpus: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## what needs two GPUs
-	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu/test_ranks.py $(PYTEST_ARGS)
+test-gpus: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## run the tests that need two GPUs
+	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GPU_PYTHON),$(BIN)/python) -m pytest \
+		tests/gpu/test_ranks.py tests/torch/test_gpu.py::test_calls_run_where_their_tensors_are $(PYTEST_ARGS)
 
-lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
+lint: $(VENV)/.installed-dev ## run ruff, mypy --strict on normgen/, the tape and build_pycuda, and the search for tests that cannot fail
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.weak_tests
 
-format: $(VENV)/.installed-dev ## let ruff lay out the code
+format: $(VENV)/.installed-dev ## format the code by ruff
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
 
-golden: $(VENV)/.installed-dev ## write the golden texts anew; read the difference before you commit it
+golden: $(VENV)/.installed-dev ## regenerate the golden texts; read the difference before you commit it
 	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
 
 $(VENV)/.installed-docs: $(BIN)/python pyproject.toml
@@ -125,7 +126,7 @@ $(VENV)/.installed-test-docs: $(VENV)/.installed-dev
 test-docs: $(VENV)/.installed-test-docs ## build the site and read it in a browser (on Debian: apt-get install chromium)
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
-screenshots: docs $(VENV)/.installed-test-docs ## take the pictures of the site in docs/images/screens anew
+screenshots: docs $(VENV)/.installed-test-docs ## take the screenshots in docs/images/screens
 	$(BIN)/python -m tools.docs.screenshots
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
@@ -136,25 +137,25 @@ bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and
 	$(BENCH) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
 	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h200,$(BENCH_OUT)),--page docs/performance.md --pictures docs/images)
 
-bench-ranks: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## norms whose axes are spread over GPUs: make bench-ranks NPROC=2
+bench-ranks: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure norms whose axes are sharded over GPUs: make bench-ranks NPROC=2
 	$(BENCH) -m torch.distributed.run --standalone --nproc-per-node $(NPROC) bench/ranks.py $(RANKS_ARGS)
 
-heldout: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## calls drawn at random beside every peer: make heldout SEED=7 COUNT=84
+heldout: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure random calls of every norm and peer: make heldout SEED=7 COUNT=84
 	$(BENCH) bench/heldout.py --seed $(SEED) --count $(COUNT) $(HELDOUT_ARGS)
 
-measure: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## times of schedules drawn at random: make measure SEED=7 SECONDS=300
+measure: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure random schedules: make measure SEED=7 SECONDS=300
 	$(BENCH) -m bench.measure --seed $(SEED) --seconds $(SECONDS) --kinds "$(KINDS)" \
 		--out bench/timings/$(SEED).jsonl
 
-fit: $(VENV)/.installed-dev ## the model of time from bench/timings, and how well it chooses what it has not seen
+fit: $(VENV)/.installed-dev ## fit the model of time to bench/timings, and cross-validate its choices
 	PYTHONPATH=. $(BIN)/python -m bench.fit bench/timings/*.gz
 	PYTHONPATH=. $(BIN)/python -m bench.regret --folds 4 bench/timings/*.gz
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build
 
-release: $(VENV)/.installed-dev ## build and check what is uploaded: make release URL=https://forge.example/owner/normgen
+release: $(VENV)/.installed-dev ## build and check the files to upload: make release URL=https://forge.example/owner/normgen
 	$(BIN)/python -m tools.release "$(URL)"
 
-clean: ## remove what was built, .venv included
+clean: ## remove build products, including .venv
 	rm -rf $(VENV) build dist site .cache demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,7 +15,7 @@ from typing import Any
 from bench.problems import DTYPES, LAYOUTS, OPS, problems
 from normgen.launching.knobs import short
 from normgen.launching.machine import USUAL_MACHINE
-from normgen.runtime.planning.choose import alternatives, choose_strategy
+from normgen.runtime.planning.choose import fastest
 
 PATH = Path(__file__).parent / "choices" / "h200.jsonl"
 
@@ -25,7 +25,7 @@ def choices() -> Iterator[dict[str, Any]]:
     for problem in problems(OPS, DTYPES, (), LAYOUTS):
         for direction in problem.directions:
             called, binding = problem.call(direction)
-            taken = choose_strategy(alternatives(called.record, binding, USUAL_MACHINE))
+            taken = fastest(called.record, binding, USUAL_MACHINE)
             yield {
                 "call": problem.text,
                 "direction": direction,

@@ -87,8 +87,8 @@ def samples(
     device: Callable[[str], Machine] = machine_named,
     fewest: int = 0,
 ) -> Samples:
-    """What was measured, with today's quantities, of families with so many kernels at least. Schedules that
-    are not legal any more are left out."""
+    """What was measured, with today's quantities, of families with so many kernels at least. Strategies that
+    are gone and schedules that are no longer legal are left out."""
     every = (_kernel(call, lines, device(call["device"])) for call, lines in _by_kernel(paths))
     found = [each for each in every if each is not None]
     counts = Counter(each.call["family"] for each in found)
@@ -121,7 +121,10 @@ def _by_kernel(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], list[dic
 
 def _kernel(about: dict[str, Any], lines: list[dict[str, Any]], device: Machine) -> Kernel | None:
     direction, binding = call_of(of_line(about))
-    strategy = next(each for each in direction.record.strategies if each.name == about["strategy"])
+    strategies = {each.name: each for each in direction.record.strategies}
+    if about["strategy"] not in strategies:
+        return None
+    strategy = strategies[about["strategy"]]
     there = Running(strategy, binding, device)
     kernel = next(each for each in there.kernels if each.name == about["kernel"])
     family = family_of(kernel)

@@ -12,7 +12,7 @@ from by_hand import own
 from together import Step
 from torch import Tensor
 
-from normgen.torch.ranks.partial import sum_parts
+from normgen.torch.ranks.partial import sum_over_ranks
 
 Function = Callable[..., Any]
 Results = tuple[Tensor, ...]
@@ -91,7 +91,7 @@ def sum_alone(shape: Sequence[int], dtype: torch.dtype, device: torch.device) ->
     """The sum of parts of zeros alone, by what a norm of sums has exchange them."""
     buffer = torch.zeros(tuple(shape), dtype=dtype, device=device)
     group = dist.group.WORLD.group_name
-    return Steps(lambda: (sum_parts(buffer, group),), seen=None)
+    return Steps(lambda: (sum_over_ranks(buffer, group),), seen=None)
 
 
 def truth(function: Function, operands: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import NamedTuple
 from zlib import crc32
 
@@ -20,7 +21,6 @@ import numpy as np
 from bench.fit import Samples, fitted, samples
 from normgen.launching.model import OF_FAMILY, Trees, matrix, predict, shipped
 from normgen.launching.quantities import Array
-from normgen.measure.arithmetic import geometric_mean
 
 FEWEST = 3  # schedules of a kernel that are worth a comparison
 

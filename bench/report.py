@@ -3,8 +3,8 @@
     python bench/report.py bench/results/h200 --page docs/performance.md --pictures docs/images
     python bench/report.py bench/results/h200 --verify bench/results/h200/verify.json
 
-Reads results.json of the folder; writes the folder's README.md, plots where matplotlib is there, with --page
-the performance section of that page, and with --pictures the picture of the README. A section that this
+Reads results.json of the folder; writes the folder's README.md, plots if matplotlib is installed, with --page
+the performance section of that page, and with --pictures the pictures of README and page. A section that this
 program wrote before is replaced, and everything else on a page stays as it is.
 """
 
@@ -19,9 +19,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import results
-from plots import draw, picture
+from plots import draw, pictures
 from results import Row
-from tables import MINE, lines, lines_table, providers_of, summary_table, table, verdicts, width_table
+from tables import (
+    MINE,
+    lines,
+    lines_table,
+    losses,
+    means_table,
+    providers_of,
+    summary_table,
+    table,
+    verdicts,
+    width_table,
+)
 
 INTRODUCTION = """## Performance
 
@@ -36,12 +47,38 @@ torch.compile in its mode max-autotune-no-cudagraphs. host us is what queueing a
 last column is the fastest peer's time over normgen's. A peer counts at its own accuracy: * marks what is
 further from float64 than rounding explains. Two times are even where they differ by less than 2 %.
 """
-PAGE_INTRODUCTION = """Each cell is normgen of commit {commit} / the fastest of {peers}, on one
-{device}, in bf16. 1.00 is as fast as copying the same bytes.
-Of {lines} comparisons normgen is faster in {ahead}, within 2 % in {even}
+PAGE_INTRODUCTION = """normgen of commit {commit} on one {device}, in bf16, compared with {peers}.
+Of {lines} comparisons with the fastest of these, normgen is faster in {ahead}, within 2 % in {even}
 and slower in {behind}. All were timed in turn by the same code.
 [The page of this run](../bench/results/{folder}/README.md) has every figure.
 """
+PICTURES = {
+    "bandwidth": "Share of copy bandwidth by row length, forward and backward of RMSNorm and LayerNorm",
+    "means": "Mean share of copy bandwidth of every norm, normgen and the best peer",
+}
+PAGE_TABLES = """## By row length
+
+A cell is the share of copy bandwidth of normgen and of the fastest peer. The better one is bold, and ▼ marks
+where normgen is slower; a difference below 2 % counts as even.
+
+Forward:
+
+{forward}
+Backward:
+
+{backward}
+normgen is slower in {behind} comparisons: {losses}.
+
+## All norms
+
+Geometric means of the same shares over all shapes, and the number of shapes.
+
+Forward:
+
+{forward_means}
+Backward:
+
+{backward_means}"""
 PEER_NAMES = {
     "torch": "PyTorch",
     "compile": "torch.compile",
@@ -80,8 +117,28 @@ def page_section(header: Row, rows: Sequence[Row], folder: str) -> str:
         commit=header["commit"], device=header["device"], folder=folder, peers=named,
         lines=ahead + even + behind, ahead=ahead, even=even, behind=behind,
     )  # fmt: skip
-    text = textwrap.fill(text, 110, break_on_hyphens=False)
-    return f"{text}\n\n{width_table(mine)}\nGeometric means:\n\n{summary_table(mine)}"
+    tables = PAGE_TABLES.format(
+        forward=width_table(mine, "forward"), backward=width_table(mine, "backward"),
+        losses=losses(mine), behind=behind,
+        forward_means=means_table(mine, "forward"), backward_means=means_table(mine, "backward"),
+    )  # fmt: skip
+    shown = [picture_text(name, text) for name, text in PICTURES.items()]
+    return "\n\n".join([_filled(text), *shown, "\n\n".join(map(_filled, tables.split("\n\n")))])
+
+
+def picture_text(name: str, text: str) -> str:
+    """The HTML of a picture for light and for dark pages."""
+    return (
+        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="images/{name}-dark.svg">\n'
+        f'  <img src="images/{name}-light.svg"\n       alt="{text}">\n</picture>'
+    )
+
+
+def _filled(text: str) -> str:
+    """A paragraph in lines of the width of the pages; tables stay as they are."""
+    if text.startswith("|"):
+        return text
+    return textwrap.fill(text, 110, break_on_hyphens=False)
 
 
 def merge_section(page: str, name: str, text: str) -> str:
@@ -117,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("bench/results/h200"))
     parser.add_argument("--page", type=Path, help="a page that shows the figures of the folder")
-    parser.add_argument("--pictures", type=Path, help="the folder of the pictures of the README")
+    parser.add_argument("--pictures", type=Path, help="the folder of the pictures")
     parser.add_argument("--verify", type=Path, help="what bench/verify.py wrote")
     given = parser.parse_args()
     own = given.folder / "README.md"
@@ -129,7 +186,7 @@ def main() -> None:
             section = page_section(header, rows, given.folder.name)
             given.page.write_text(merge_section(given.page.read_text(), "performance", section))
         if given.pictures:
-            picture(given.pictures, header, rows)
+            pictures(given.pictures, header, rows)
     if given.verify:
         text = f"## Checks of all families\n\n{verify_text(json.loads(given.verify.read_text()))}"
         page = merge_section(page, "checks", text)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from tables import MINE, TITLES, shape_text, table
-
-from normgen.measure.arithmetic import geometric_mean
 
 Line = dict[str, Any]
 EVERY = "all"  # classes

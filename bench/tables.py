@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from results import Row, line_of
-
-from normgen.measure.arithmetic import geometric_mean
 
 MINE = "normgen"
 PROVIDERS = (MINE, "torch", "compile", "autotune", "liger", "quack")  # in the order of the tables
@@ -42,7 +41,7 @@ def lines_table(rows: Sequence[Row]) -> str:
         copy = next((row["copy_us"] for row in by.values() if "copy_us" in row), None)
         cells = [op, direction, shape_text(shape), dtype, layout, f"{some['bytes'] / 1e6:.1f}", _number(copy)]
         cells += [_cell(by.get(p)) for p in shown]
-        body.append([*cells, _number(by.get(MINE, {}).get("host_us")), _gain(by)])
+        body.append([*cells, _number(by.get(MINE, {}).get("host_us")), _gain_text(by)])
     return "\n".join([table(head, body), *_faults(rows)]) + "\n"
 
 
@@ -64,11 +63,8 @@ def summary_table(rows: Sequence[Row]) -> str:
         "even",
         "behind",
     ]
-    groups: dict[tuple[str, ...], list[dict[str, Row]]] = {}
-    for (op, direction, _, dtype, layout), by in lines(rows).items():
-        groups.setdefault((op, direction, dtype, layout), []).append(by)
     body = []
-    for key, members in groups.items():
+    for key, members in _groups(rows).items():
         best = [row for by in members if (row := best_peer(by)) is not None]
         cells = [_mean(best, len(members))]
         cells += [_mean([by[p] for by in members if p in by], len(members)) for p in shown]
@@ -76,12 +72,38 @@ def summary_table(rows: Sequence[Row]) -> str:
     return table(head, body) + "\n"
 
 
+def _groups(rows: Iterable[Row]) -> dict[tuple[str, ...], list[dict[str, Row]]]:
+    """The lines by op, direction, type and layout."""
+    groups: dict[tuple[str, ...], list[dict[str, Row]]] = {}
+    for (op, direction, _, dtype, layout), by in lines(rows).items():
+        groups.setdefault((op, direction, dtype, layout), []).append(by)
+    return groups
+
+
+def means(rows: Iterable[Row]) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """By op, direction and layout: the geometric means of rho of the best peer and of normgen."""
+    found = {}
+    for (op, direction, _, layout), members in _groups(rows).items():
+        pairs = [(row["rho"], by[MINE]["rho"]) for by in members if (row := best_peer(by)) is not None]
+        found[op, direction, layout] = tuple(map(geometric_mean, zip(*pairs, strict=True)))
+    return found
+
+
 def verdicts(members: Iterable[dict[str, Row]]) -> tuple[int, int, int]:
     """At how many lines normgen is ahead of the best peer, even with it, and behind."""
-    pairs = [(by[MINE], row) for by in members if "us" in by.get(MINE, {}) and (row := best_peer(by))]
-    gains = [peer["us"] / mine["us"] for mine, peer in pairs]
-    ahead, behind = sum(g > 1 + EVEN for g in gains), sum(g < 1 / (1 + EVEN) for g in gains)
-    return ahead, len(gains) - ahead - behind, behind
+    found = [_verdict(gain) for by in members if (gain := _gain(by)) is not None]
+    return found.count(1), found.count(0), found.count(-1)
+
+
+def _verdict(gain: float) -> int:
+    """1 where normgen is ahead by more than `EVEN`, -1 where it is behind by more, 0 in between."""
+    return (gain > 1 + EVEN) - (gain < 1 / (1 + EVEN))
+
+
+def _gain(by: dict[str, Row]) -> float | None:
+    """The best peer's time over normgen's."""
+    peer, mine = best_peer(by), by.get(MINE, {}).get("us")
+    return peer["us"] / mine if peer is not None and mine else None
 
 
 def _mean(rows: Sequence[Row], of: int) -> str:
@@ -92,21 +114,55 @@ def _mean(rows: Sequence[Row], of: int) -> str:
     return f"{geometric_mean(shares):.3f}{mark}" + (f" ({len(shares)})" if len(shares) < of else "")
 
 
-def width_table(rows: Sequence[Row], dtype: str = "bf16") -> str:
-    """rho by D and op: normgen's, and after the stroke the best peer's. Ops of few widths are left out."""
-    found = lines(row for row in rows if row["layout"] == "rows" and row["dtype"] == dtype)
-    shares = {
-        (line[:2], line[2][-1]): f"{_share(by.get(MINE))} / {_share(best_peer(by))}"
-        for line, by in found.items()
-    }
+def width_table(rows: Sequence[Row], direction: str) -> str:
+    """rho by D and op: normgen's and the best peer's, the better one in bold, and where normgen is behind an
+    arrow. Ops of few widths are left out."""
+    found = lines(row for row in rows if (row["layout"], row["direction"]) == ("rows", direction))
+    shares = {(line[0], line[2][-1]): _duel(by) for line, by in found.items()}
     widths = sorted({width for _, width in shares})
-    ways = [
-        way
-        for way in dict.fromkeys(way for way, _ in shares)
-        if 2 * sum((way, width) in shares for width in widths) > len(widths)
+    ops = [
+        op
+        for op in dict.fromkeys(op for op, _ in shares)
+        if 2 * sum((op, width) in shares for width in widths) > len(widths)
     ]
-    body = [[str(width), *(shares.get((way, width), "") for way in ways)] for width in widths]
-    return table(["D", *(" ".join(way) for way in ways)], body) + "\n"
+    body = [[str(width), *(shares.get((op, width), "") for op in ops)] for width in widths]
+    return table(["D", *ops], body) + "\n"
+
+
+def means_table(rows: Sequence[Row], direction: str) -> str:
+    """Geometric means of rho by op and layout, marked in the same way, and the verdicts on their lines."""
+    mine = [row for row in rows if row["direction"] == direction]
+    shares, body = means(mine), []
+    for (op, _, _, layout), members in _groups(mine).items():
+        theirs, own = shares[op, direction, layout]
+        body.append([op, layout, _marked(own, theirs), " / ".join(map(str, verdicts(members)))])
+    return table(["norm", "layout", "normgen / best peer", "ahead / even / behind"], body) + "\n"
+
+
+def losses(rows: Iterable[Row]) -> str:
+    """The row lengths, or shapes of images, at which normgen is behind."""
+    found: dict[str, list[str]] = {}
+    for (op, direction, shape, _, layout), by in lines(rows).items():
+        if (gain := _gain(by)) is not None and _verdict(gain) < 0:
+            size = shape_text(shape) if layout in ("nchw", "nhwc") else str(shape[-1])
+            found.setdefault(f"`{op}` {direction}", []).append(size)
+    return "; ".join(f"{way} at {', '.join(sizes)}" for way, sizes in found.items())
+
+
+def _duel(by: dict[str, Row]) -> str:
+    mine, peer = by.get(MINE), best_peer(by)
+    if mine is None or peer is None or "rho" not in mine:
+        return f"{_share(mine)} / {_share(peer)}"
+    return _marked(mine["rho"], peer["rho"])
+
+
+def _marked(own: float, theirs: float) -> str:
+    """The two shares, the larger one in bold, unless they are even."""
+    verdict = _verdict(own / theirs)
+    first, second = (
+        f"**{share:.2f}**" if verdict == sign else f"{share:.2f}" for share, sign in ((own, 1), (theirs, -1))
+    )
+    return f"{first} / {second}{' ▼' if verdict < 0 else ''}"
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -144,11 +200,11 @@ def shape_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _gain(by: dict[str, Row]) -> str:
-    peer, mine = best_peer(by), by.get(MINE, {}).get("us")
-    if peer is None or not mine:
+def _gain_text(by: dict[str, Row]) -> str:
+    peer, gain = best_peer(by), _gain(by)
+    if peer is None or gain is None:
         return ""
-    return f"{peer['us'] / mine:.2f}x{'*' if 'wrong' in peer else ''}"
+    return f"{gain:.2f}x{'*' if 'wrong' in peer else ''}"
 
 
 def _faults(rows: Iterable[Row]) -> list[str]:

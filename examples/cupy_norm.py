@@ -1,14 +1,17 @@
-"""A norm of CuPy arrays. It runs on their GPU and on CuPy's current stream, and its results are CuPy arrays.
+"""A norm of CuPy arrays. It runs on their GPU, on CuPy's current stream, and returns CuPy arrays.
 
     pip install cupy-cuda13x 'normgen[cuda-bindings]'
     python examples/cupy_norm.py
 
-No CUDA toolkit is needed. The first call compiles; later processes find the kernels in the cache.
+No CUDA toolkit is needed. The first call compiles; later processes load the kernels from the cache.
 """
 
 from __future__ import annotations
 
-import cupy as cp
+try:
+    import cupy as cp
+except ImportError as missing:
+    raise SystemExit(f"this example needs CuPy: pip install cupy-cuda13x ({missing})") from None
 
 import normgen
 
@@ -22,7 +25,7 @@ def forward_and_backward(x: cp.ndarray, w: cp.ndarray, dy: cp.ndarray) -> tuple[
 
 
 def main() -> None:
-    # CuPy's current stream is the stream of the norm.
+    # The norm runs on CuPy's current stream.
     with cp.cuda.Stream(non_blocking=True):
         x = cp.random.standard_normal((4096, 8192)).astype(cp.float16)
         w, dy = cp.ones(8192, cp.float16), cp.ones((4096, 8192), cp.float16)

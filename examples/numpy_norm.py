@@ -1,9 +1,9 @@
-"""Forward, backward and a plan on NumPy arrays: all that normgen does, without a GPU and without a framework.
+"""Forward, backward and a plan on NumPy arrays, without a GPU or a framework.
 
     python examples/numpy_norm.py
 
-Kernels run on the CPU, as C++, with a checker of every memory access. That is for trying and testing: it is
-slow. The same calls take CuPy and PyCUDA arrays, which run on their GPU.
+Kernels run on the CPU as C++, and every memory access is checked. This is slow, and is meant for trying and
+testing. The same calls take CuPy and PyCUDA arrays, and then run on their GPU.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def main() -> None:
     x, dy = random.standard_normal((2, 32, 256), np.float32)
     w = np.ones(256, np.float32)
 
-    # A spec may be a text, the path of a file, or the name of one that comes with normgen.
+    # A spec is a text, the path of a file, or the name of a bundled spec.
     norm = normgen.load(SPEC)
 
-    # The forward returns outputs, then what it saved for the backward.
+    # The forward returns outputs, then what it saves for the backward.
     y, scale = norm.forward(x, w, eps=1e-6)
     print("y", y.shape, y.dtype, " scale", scale.shape, scale.dtype)
 
-    # The backward was derived. It takes the cotangents of the outputs, and what it reads, by name.
+    # The backward is derived. It takes the gradients of the outputs and the tensors it reads, by name.
     print("the backward reads", *norm.backward_args)
     dx, dw = norm.backward(dy=dy, x=x, w=w, scale=scale)
 
-    # Both, against the mathematics in float64.
+    # Compare both with the formulas in float64.
     wide, ones = x.astype(np.float64), dy.astype(np.float64)
     magnitude = np.abs(wide).mean(-1, keepdims=True) + 1e-6
     inner = (ones * wide).mean(-1, keepdims=True) / magnitude**2
@@ -50,7 +50,7 @@ def main() -> None:
         print(f"{name}: largest error {np.abs(got - wanted).max():.1e}")
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
-    # A plan does the looking and choosing once, and then writes into arrays that are there.
+    # A plan checks its arguments and chooses its kernels once, then writes into existing arrays.
     plan = norm.plan("forward", x, w, out={"y": y, "scale": scale})
     for batch in (x, 2 * x):
         plan(batch, w)

@@ -1,16 +1,21 @@
-"""The norms of a Hugging Face Llama replaced by one line, and taken back by another.
+"""Replace the norms of a Hugging Face Llama by one line, and restore them by another.
 
-    pip install transformers
+    pip install torch transformers
     python examples/patch_transformers.py
 
-The model is a tiny one with random weights, so nothing is downloaded. One from `from_pretrained` works the
-same: the modules stay the objects that they are, with their weights.
+The model is tiny and has random weights, so nothing is downloaded. A model of `from_pretrained` works the
+same way: its modules stay the same objects, with their weights.
 """
 
 from __future__ import annotations
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+try:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+except ImportError as missing:
+    raise SystemExit(
+        f"this example needs PyTorch and transformers: pip install torch transformers ({missing})"
+    ) from None
 
 import normgen.torch as nt
 
@@ -35,7 +40,7 @@ def main() -> None:
     tokens = torch.arange(8, device=device)[None]
     before = model(tokens, labels=tokens)
 
-    # Replaces the norms in place, and says which, by what, and what it left alone.
+    # Replaces the norms in place, and reports what it changed and what it left alone.
     print(nt.patch(model))
 
     after = model(tokens, labels=tokens)

@@ -1,16 +1,23 @@
-"""A norm of PyCUDA arrays: results as new arrays, into arrays that are there, and by a plan.
+"""A norm of PyCUDA arrays: results in new arrays, in existing arrays, and by a plan.
 
-    pip install 'normgen[cuda]'    # builds PyCUDA, with a CUDA toolkit; without one: normgen.build_pycuda
+    pip install 'normgen[cuda]'    # needs a CUDA toolkit; without one: python -m tools.build_pycuda
     python examples/pycuda_norm.py
 
-A plan checks and chooses once. With all of its results given it allocates nothing, so that calls of it can
-be captured in a CUDA graph.
+A plan checks its arguments and chooses its kernels once. If all results are given it allocates nothing, so
+its calls can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import pycuda.gpuarray as gpuarray
+
+try:
+    import pycuda.gpuarray as gpuarray
+except ImportError as missing:
+    raise SystemExit(
+        "this example needs PyCUDA and a CUDA driver: pip install pycuda, or without a CUDA toolkit "
+        f"python -m tools.build_pycuda ({missing})"
+    ) from None
 
 import normgen
 
@@ -23,7 +30,7 @@ def normalize(x: gpuarray.GPUArray, w: gpuarray.GPUArray) -> gpuarray.GPUArray:
 def normalize_often(
     batches: list[gpuarray.GPUArray], w: gpuarray.GPUArray, y: gpuarray.GPUArray, rstd: gpuarray.GPUArray
 ) -> None:
-    """RMSNorm of each batch, into the same arrays; whoever reads `y` does so in between."""
+    """RMSNorm of each batch, into the same arrays: read `y` between two calls."""
     plan = normgen.load("rmsnorm").plan("forward", batches[0], w, eps=1e-6, out={"y": y, "rstd": rstd})
     for x in batches:
         plan(x, w)

@@ -1,18 +1,21 @@
-"""A small transformer whose residual adds and norms are one kernel each, trained to continue a sequence.
+"""Train a small transformer, each of whose residual adds is one kernel with the next norm.
 
     python examples/pytorch_training.py
     python examples/pytorch_training.py --steps 500 --width 256 --compile    # on a GPU
 
-Without a GPU the kernels run on the CPU, under a checker: a few steps take some seconds.
+Without a GPU it runs on the CPU: a few steps take some seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+except ImportError as missing:
+    raise SystemExit(f"this example needs PyTorch: pip install torch ({missing})") from None
 
 import normgen.torch as nt
 
@@ -20,7 +23,7 @@ SYMBOLS = 16
 
 
 class Block(nn.Module):
-    """Attention and an MLP. Takes what the last layer added and the residual stream, and returns both."""
+    """Attention and an MLP. Takes and returns what the last layer adds, and the residual stream."""
 
     def __init__(self, width: int, heads: int = 2) -> None:
         super().__init__()

@@ -1,11 +1,10 @@
-"""Norms whose axes are spread over processes: tensor parallel, batch norm, a vocabulary, sums of parts.
+"""Norms whose axes are sharded over processes: tensor parallel, batch norm, a vocabulary, partial sums.
 
     torchrun --nproc-per-node 2 examples/ranks.py           # on CPUs, by gloo
     torchrun --nproc-per-node 2 examples/ranks.py --cuda    # a GPU for each process, by NCCL
+    python examples/ranks.py                                # in one process
 
-Or as one process, `python examples/ranks.py`.
-
-Each process has its shards; what it prints is how far its results are from those of one process with all.
+Each process has its shards. It prints the largest difference from the results of one process with all data.
 """
 
 from __future__ import annotations
@@ -13,16 +12,19 @@ from __future__ import annotations
 import argparse
 import os
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.nn.parallel import DistributedDataParallel
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.nn.parallel import DistributedDataParallel
+except ImportError as missing:
+    raise SystemExit(f"this example needs PyTorch: pip install torch ({missing})") from None
 
 import normgen.torch as nt
 
-# Cross entropy with soft targets, over a vocabulary: one exchange, and its backward none.
+# Cross entropy with soft targets, over a vocabulary: one exchange in the forward, none in the backward.
 CROSS_ENTROPY = """norm soft_cross_entropy
 input  logits[..., V]
 input  target[..., V]
@@ -34,12 +36,12 @@ grad   loss wrt logits
 
 
 def own(tensor: Tensor, dim: int = -1) -> Tensor:
-    """This process's run of a tensor."""
+    """This process's shard of a tensor."""
     return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()].contiguous()
 
 
 def tensor_parallel_rmsnorm(device: torch.device) -> float:
-    """Hidden units are spread, as after a column-parallel linear layer: a float per row is exchanged."""
+    """Hidden units are sharded, as after a column-parallel linear layer: one float per row is exchanged."""
     rms = nt.load("rmsnorm", shard={"D": dist.group.WORLD})
     x, w = torch.randn(64, 512, device=device), torch.rand(512, device=device)
     mine, gain = own(x).requires_grad_(), own(w).requires_grad_()
@@ -49,18 +51,17 @@ def tensor_parallel_rmsnorm(device: torch.device) -> float:
 
 
 def rmsnorm_of_dtensors(device: torch.device) -> float:
-    """The same by placements: modules and functions see them, and nothing is gathered."""
+    """The same with DTensors: modules and functions read their placements, and nothing is gathered."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     norm = nt.nn.RMSNorm(512, device=device)
     x = torch.randn(64, 512, device=device)
     want = norm(x)
     norm.weight = torch.nn.Parameter(distribute_tensor(norm.weight.detach(), mesh, [Shard(0)]))
-    y = norm(distribute_tensor(x, mesh, [Shard(1)]))
-    return far(y.to_local(), own(want))
+    return far(norm(distribute_tensor(x, mesh, [Shard(1)])).to_local(), own(want))
 
 
 def batch_norm_of_all_batches(device: torch.device) -> float:
-    """`SyncBatchNorm`: statistics of the batches of all processes, in DistributedDataParallel."""
+    """`SyncBatchNorm`: statistics over the batches of all processes, in DistributedDataParallel."""
     layers = torch.nn.Conv2d(3, 16, 3, bias=False), torch.nn.BatchNorm2d(16), torch.nn.ReLU()
     model = torch.nn.Sequential(*layers).to(device)
     x = torch.randn(8, 3, 16, 16, device=device)
@@ -72,7 +73,7 @@ def batch_norm_of_all_batches(device: torch.device) -> float:
 
 
 def vocabulary_parallel_loss(device: torch.device) -> float:
-    """Each process has some of the words: the largest logit and a sum are exchanged."""
+    """Each process has a part of the vocabulary: the largest logit and a sum are exchanged."""
     loss = nt.load(CROSS_ENTROPY, shard={"V": dist.group.WORLD})
     logits, target = torch.randn(32, 1000, device=device), torch.randn(32, 1000, device=device).softmax(-1)
     mine = own(logits).requires_grad_()
@@ -82,7 +83,7 @@ def vocabulary_parallel_loss(device: torch.device) -> float:
 
 
 def norm_of_a_sum(device: torch.device) -> float:
-    """After a row-parallel linear layer: add up what all processes have, add the residual, normalize."""
+    """After a row-parallel linear layer: add all partial sums and the residual, normalize."""
     norm = nt.load("add_rmsnorm", partial={"x": dist.group.WORLD})
     parts = torch.randn(dist.get_world_size(), 16, 512, device=device)
     residual, w = torch.randn(16, 512, device=device), torch.rand(512, device=device)
@@ -109,7 +110,7 @@ def main() -> None:
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("nccl" if cuda else "gloo", **alone)
     for example in EXAMPLES:
-        torch.manual_seed(0)  # every process draws the same whole tensors, and takes its runs of them
+        torch.manual_seed(0)  # every process draws the same whole tensors and takes its shards of them
         print(f"rank {dist.get_rank()}: {example.__name__}: off by {example(device):.1e}", flush=True)
     dist.destroy_process_group()
 

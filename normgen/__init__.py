@@ -4,7 +4,7 @@
     y, rstd = rms.forward(x, w)
     dx, dw = rms.backward(dy=dy, x=x, w=w, rstd=rstd)
 
-Importing this costs next to nothing: the compiler is imported by the first `load`, an array library never.
+Importing this is cheap: the first `load` imports the compiler, and nothing imports an array library.
 """
 
 from __future__ import annotations

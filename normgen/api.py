@@ -6,14 +6,14 @@ Both go through the same `Package`, so a generated module does exactly what the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from normgen import bundled
+from normgen.cache_results import result_of
 from normgen.diagnostics import Source
 from normgen.locks import cached_property
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from normgen.verify.report import Report
 
 NAMELESS = "<spec>"
-# Types of attr values that their text says all of.
-_PLAIN = (bool, int, float, str)
 
 
 @overload
@@ -58,29 +56,29 @@ def load(
     whole: Sequence[str] = (),
     **attrs: object,
 ) -> Norm | SpreadNorm:
-    """The norm of a spec: a path, a bundled name, or the spec's text; attr values as keywords.
+    """Load the norm of a spec: a path, a bundled name, or the spec's text. Attr values are keywords.
 
-    shard: axes that are spread over ranks, each of which has a run of their elements: `{"D": ranks}`, with
-    `Simulated(n)` or an object that has `rank`, `size` and `gather`. Calls are then those of a rank: see
+    shard: the sharded axes: `{"D": ranks}`, with `Simulated(n)` or an object that has `rank`,
+    `size` and `gather`. Each rank has a contiguous range of the axis and makes its own calls: see
     `SpreadNorm`.
-    whole: with `shard`, the operands whose gradients ranks add up; of these each has a part otherwise.
+    whole: with `shard`, the operands whose gradients are summed over ranks; by default, each rank has a part.
 
-    A path object, or one line ending in `.norm`, is a path; other text with white space in it is a spec; the
-    rest names a bundled spec. Raises `SpecError` where the spec or an attr is at fault.
+    A path object, or one line ending in `.norm`, is a path. Other text that contains white space is a spec.
+    Any other string names a bundled spec. Raises `SpecError` if the spec or an attr has a mistake.
 
-    What becomes of a spec is kept in the cache, from where it is loaded without a compiler.
+    Compiled specs are cached, and are loaded from the cache without the compiler.
     """
     from normgen.reference import Reference
     from normgen.runtime.norm import Norm
 
     read = _source(source)
-
     stages = _Stages(read, attrs)
     if shard is not None:
         return _spread(read, attrs, stages, shard, tuple(whole))
     if whole:
-        raise TypeError("whole names gradients that ranks add up: it goes with shard")
-    return Norm(_package(read, attrs, lambda: stages.compilation), reference=Reference(stages.programs))
+        raise TypeError("whole= requires shard=: it names the operands whose gradients are summed over ranks")
+    package: Package = result_of("package", read, attrs, (), lambda: stages.compilation.package)
+    return Norm(package, reference=Reference(stages.programs))
 
 
 def _spread(
@@ -109,8 +107,8 @@ def _spread(
         made = local()
         return made.signature, made.runs.names, made.runs.pairs, made.runs.whole is not None
 
-    def compiled(blocks: bool, direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-        found: SpreadRecord = _cached(
+    def compiled(direction: str, wanted: tuple[str, ...], blocks: bool) -> SpreadRecord:
+        found: SpreadRecord = result_of(
             "spread",
             source,
             attrs,
@@ -119,9 +117,9 @@ def _spread(
         )
         return found
 
-    package, axes, pairs, wholes = _cached("signature", source, attrs, (repr(where),), signature)
-    grouped = Grouped(pairs, partial(compiled, True), wholes) if pairs else None
-    return SpreadNorm(package, axes, ranks, partial(compiled, False), whole=whole, grouped=grouped)
+    package, axes, pairs, wholes = result_of("signature", source, attrs, (repr(where),), signature)
+    grouped = Grouped(pairs, wholes) if pairs else None
+    return SpreadNorm(package, axes, ranks, compiled, whole=whole, grouped=grouped)
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ class _Stages:
 
 
 def read_definition(source: str | os.PathLike[str], attrs: Mapping[str, object]) -> Definition:
-    """What a spec states, checked and not compiled. Takes and raises what `load` does."""
+    """Read and check a spec without compiling it. Takes and raises the same as `load`."""
     return _definition(_source(source), attrs)
 
 
@@ -164,20 +162,20 @@ def check(
     thorough: bool = False,
     raise_exception: bool = True,
 ) -> Report:
-    """Check a spec as the command `normgen check` does: its derivative against finite differences, and its
-    kernels against float64, on the host and on a GPU where there is one.
+    """Check a spec like the command `normgen check`: its derivative against finite differences, and its
+    kernels against float64, on the host and on a GPU if one is available.
 
-    source: what `load` takes. attrs: values of attrs; those without one are tried at several.
-    sizes: lengths of axes, by name; the others take awkward lengths in turn.
-    dtype: "f32", "f16" or "bf16", in place of mixtures of these.
-    samples: what a tensor is drawn from, by name: "normal(0, 1)", "uniform(0.5, 1.5)", "constant(7)".
-    executors: of "host" and "cuda", where kernels run.
-    shard: over how many simulated ranks axes are spread, by name: these are checked in place of the norm on
-    one rank, on the host. quick: few cases, seconds. thorough: many more.
+    source: the same as for `load`. attrs: values of attrs; several values are tried for the others.
+    sizes: lengths of axes, by name; awkward lengths are tried for the others.
+    dtype: "f32", "f16" or "bf16", instead of mixtures of these.
+    samples: distributions of tensors, by name: "normal(0, 1)", "uniform(0.5, 1.5)", "constant(7)".
+    executors: where kernels run: "host", "cuda" or both.
+    shard: the number of simulated ranks over which an axis is sharded, by name. The norm is then checked on
+    these ranks instead of on one, on the host. quick: few cases, seconds. thorough: many more.
 
-    Returns what was found. Raises `CheckFailed`, an AssertionError that lists the failures, unless
-    `raise_exception` is false; `SpecError` where the spec or an attr is at fault; ValueError for an option
-    that does not fit the spec; `MachineError` where nothing here can run kernels.
+    Returns a report. Raises `CheckFailed`, an AssertionError that lists the failures, unless
+    `raise_exception` is false; `SpecError` if the spec or an attr has a mistake; ValueError for an option
+    that does not fit the spec; `MachineError` if this machine cannot run kernels.
     """
     from normgen.verify.draw import parse_sample
     from normgen.verify.report import CheckFailed, made_report
@@ -209,16 +207,9 @@ def _places(executors: Sequence[str] | None, shard: Mapping[str, int] | None) ->
 
 
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
-    """The Python module of a spec, as text: `forward`, `backward`, and all that they need but
-    `normgen.runtime`."""
-    return module_of(_definition(Source(NAMELESS, text), attrs or {}))
-
-
-def module_of(definition: Definition) -> str:
-    """The Python module of a checked spec, as text."""
-    from normgen.codegen.compilation import Compilation
-
-    return module_text(Compilation(definition))
+    """Compile a spec into the text of a Python module with `forward` and `backward`. The module imports
+    only `normgen.runtime`."""
+    return module_text(_Stages(Source(NAMELESS, text), attrs or {}).compilation)
 
 
 def module_text(compilation: Compilation) -> str:
@@ -229,43 +220,27 @@ def module_text(compilation: Compilation) -> str:
     return compilation.module(__version__, forms_table(compilation.package))
 
 
-def _package(source: Source, attrs: Mapping[str, object], compilation: Callable[[], Compilation]) -> Package:
-    """The package of a spec: out of the cache, where it was compiled before by this very normgen."""
-    package: Package = _cached("package", source, attrs, (), lambda: compilation().package)
-    return package
-
-
-def _cached(
-    kind: str, source: Source, attrs: Mapping[str, object], parts: tuple[str, ...], make: Callable[[], Any]
-) -> Any:
-    """What the compiler makes of a spec. `kind`: a word for it; `parts`: what it depends on besides."""
-    import pickle
-
-    from normgen.cache_results import kept, sources
-
-    if any(type(value) not in _PLAIN for value in attrs.values()):
-        return make()
-    given = (source.name, source.text, repr(sorted(attrs.items())), *parts)
-    # As safe as kernels are, which lie in the same folder: nobody else may write there.
-    return pickle.loads(kept(kind, (sources(), *given), lambda: pickle.dumps(make())))
-
-
 def _source(source: str | os.PathLike[str]) -> Source:
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"expected a path, a bundled name or a spec's text, got {type(source).__name__}")
     text = os.fsdecode(source)
     lines = len(text.splitlines())
     if isinstance(source, os.PathLike) or (text.endswith(".norm") and lines == 1):
-        return Source(text, Path(text).read_text(encoding="utf-8"))
+        return Source(text, _contents(text))
     if not text or any(character.isspace() for character in text):
         return Source(NAMELESS, text)
     found = bundled.read(text)
-    if found is not None:
-        return found
-    names = bundled.names()
-    close = get_close_matches(text, names, 3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
-    raise ValueError(f"no bundled spec is called {text!r}: {hint}")
+    if found is None:
+        raise ValueError(f"no bundled spec is called {text!r}: {bundled.hint(text)}")
+    return found
+
+
+def _contents(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as fault:
+        fault.strerror = f"{fault.strerror}{bundled.file_hint(path)}"
+        raise
 
 
 def _definition(source: Source, attrs: Mapping[str, object]) -> Definition:

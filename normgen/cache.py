@@ -72,7 +72,7 @@ class Cache:
         """The path of the entry `key`, a `digest`. If there is no sound one, `build(path)` writes it first.
 
         However many threads and processes ask, one builds and the others wait. `build` may use the directory
-        of its path for intermediate files. What it raises is raised here, and leaves nothing behind.
+        of its path for intermediate files. If it raises, so does this, and no file is left.
         """
         assert _KEY.fullmatch(key), key
         root = self.root  # of this build; one within it may leave it meanwhile
@@ -90,9 +90,15 @@ class Cache:
         return self._get_or_build(key, build, suffix)
 
     def get_or_build_bytes(self, key: str, build: Callable[[], bytes], suffix: str = "") -> bytes:
-        """The contents of the entry `key`, built by `build()` if there is no sound one."""
-        path = self.get_or_build(key, lambda target: target.write_bytes(build()), suffix)
-        content = _read(path)
+        """The contents of the entry `key`; what `build()` returns if there is no sound one."""
+        built: list[bytes] = []
+
+        def write(target: Path) -> None:
+            built.append(build())
+            target.write_bytes(built[-1])
+
+        path = self.get_or_build(key, write, suffix)
+        content = built[-1] if built else _read(path)
         if content is None:  # someone else damaged or removed it in between
             content = build()
         return content
@@ -102,7 +108,7 @@ class Cache:
         return self.root / key[:2] / (key + suffix)
 
     def discard(self, path: Path) -> None:
-        """Put aside what is in the place of an entry and of no use: the loader refused it, or it is none."""
+        """Put aside a file at the place of an entry that is not an entry, or that does not load."""
         aside = path.with_name(path.name + ".damaged")
         with suppress(FileNotFoundError):
             path.lstat()

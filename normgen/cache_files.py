@@ -1,8 +1,8 @@
-"""Files and folders that several processes share: whom they can be trusted to, reading them, locking them.
+"""Files and folders that several processes share: which can be trusted, how to read and how to lock them.
 
-Whoever may write where compiled kernels lie can have us run his code. So a folder is used only if it belongs
-to this user and no one else may write there. A file must be as private, and a plain one: a FIFO or a device
-would block its reader.
+Anyone who may write where compiled kernels are kept can make this process run code. So a folder is used only
+if it belongs to this user and no one else may write there. A file must be as private, and a regular file: a
+FIFO or a device would block its reader.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def why_not_trusted(directory: Path) -> str:
 
 
 def read_plain(path: Path) -> tuple[bytes, os.stat_result]:
-    """The contents of a file, and what the system says of it; OSError where it is no plain file."""
+    """The contents of a file, and its status; OSError if it is not a regular file."""
     handle = os.open(path, os.O_RDONLY | _PLAIN | _NO_WAITING)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
@@ -111,10 +111,10 @@ def remove(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path`, which goes when it is let go.
+    """Hold the lock file at `path`, which is removed on release.
 
-    The lock is the kernel's (`flock`), so it dies with its owner. Whoever gets the lock of a file that is
-    gone by then asks again: others lock a new file of that name.
+    The lock is the kernel's (`flock`), so it ends with its owner. A process that gets the lock of a removed
+    file tries again: others lock a new file of that name.
     """
     if sys.platform == "win32":
         yield

@@ -46,12 +46,12 @@ def parse_size(text: str) -> int:
     """The bytes that a text such as "500M", "2 GiB" or "1.5g" says, in powers of 1024; ValueError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no size: write it as in 500M or 2G")
+        raise ValueError(f"{text!r} is not a size: write, for instance, 500M or 2G")
     return int(float(found[1]) * (1 << _UNITS[found[2].upper()]))
 
 
 def size_limit() -> int:
-    """What NORMGEN_CACHE_LIMIT says, else 1 GiB; 0: there is none."""
+    """The value of NORMGEN_CACHE_LIMIT, by default 1 GiB; 0: no limit."""
     given = os.environ.get(VARIABLE)
     if not given:
         return USUAL_LIMIT

@@ -1,33 +1,50 @@
-"""What the compiler's own steps make, kept in the cache: a parser's tables, templates as code, packages.
+"""Results of the compiler's steps, kept in the cache: templates as code, packages, modules.
 
-It is all made again in a moment, so that nobody is told where the cache cannot be used.
+All of them are quickly computed again, so a cache that cannot be used is not reported.
 """
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from normgen.cache import digest, usual_cache
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
+    from normgen.diagnostics import Source
+
+# Types of attr values that their text says all of.
+_PLAIN = (bool, int, float, str)
+
 
 def kept(kind: str, parts: tuple[str, ...], build: Callable[[], bytes]) -> bytes:
-    """What `build()` makes: made once for all processes of this user, where they have a cache in common.
+    """The result of `build()`, computed once for all processes of this user that share a cache.
 
-    `kind`: a word for what it is, the suffix of its file. `parts`: all that it depends on, beside the version
-    of Python.
+    `kind`: the kind of result, which is the suffix of its file. `parts`: everything that it depends on,
+    except the version of Python.
     """
     found = usual_cache()
     if found is None:
         return build()
     return found.get_or_build_bytes(digest(kind, sys.version, *parts), build, f".{kind}")
+
+
+def result_of(
+    kind: str, source: Source, attrs: Mapping[str, object], parts: tuple[str, ...], make: Callable[[], Any]
+) -> Any:
+    """A result of the compiler for a spec. `kind`: a word for it; `parts`: what it depends on besides."""
+    if any(type(value) not in _PLAIN for value in attrs.values()):
+        return make()
+    given = (source.name, source.text, repr(sorted(attrs.items())), *parts)
+    # As safe as kernels are, which lie in the same folder: nobody else may write there.
+    return pickle.loads(kept(kind, (sources(), *given), lambda: pickle.dumps(make())))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Faults of a spec: what they are, where, and how they read on a terminal.
+"""Diagnostics of a spec: what is wrong, where, and how a terminal shows it.
 
 A `Diagnostic` is data (a code, a headline, labelled spans, help); `render` turns it into text:
 
@@ -9,13 +9,14 @@ A `Diagnostic` is data (a code, a headline, labelled spans, help); `render` turn
       |        --------- declared with axes [...]
       |                    ^^^^^^^^^^^^^^^^ this has axes [..., D]
       |
-      = help: reduce over D, for example `mean[D](x^2)`, or declare `rstd[..., D]`
+      = help: reduce over D, for example `mean[D](...)`, or declare `rstd[..., D]`
 
 Spans are offsets into the source text; lines and columns exist only here.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,10 +39,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A spec's text and the name that messages call it by, usually its path."""
+    """The text of a spec and its name in messages, usually its path."""
 
     name: str
     text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", "".join(map(_display, self.name)))
+
+    @property
+    def file(self) -> str:
+        """The file's name without folders, for generated texts: characters that a compiler could interpret
+        are replaced."""
+        return re.sub(r"[^\w.+-]", "_", re.split(r"[/\\]", self.name)[-1], flags=re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class Diagnostic:
 
 
 class SpecError(Exception):
-    """A spec, or an attr value given to it, is at fault. `str()` is the rendered text of every diagnostic."""
+    """An error in a spec or in the attr values passed to it. `str()` renders every diagnostic."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic], source: Source) -> None:
         super().__init__(diagnostics, source)
@@ -87,7 +97,7 @@ def position(source: Source, offset: int) -> tuple[int, int]:
 
 
 def render_all(diagnostics: Sequence[Diagnostic], source: Source, color: bool = False) -> str:
-    """Every diagnostic, a blank line between two."""
+    """The text of all diagnostics, separated by blank lines."""
     return "\n\n".join(render(diagnostic, source, color) for diagnostic in diagnostics)
 
 
@@ -129,13 +139,13 @@ def render(diagnostic: Diagnostic, source: Source, color: bool = False) -> str:
 
 
 def _line_around(text: str, offset: int) -> tuple[int, int]:
-    """Where the line of an offset begins and ends, whatever the length of the text."""
+    """The offsets at which the line of an offset begins and ends."""
     end = text.find("\n", offset)
     return text.rfind("\n", 0, offset) + 1, len(text) if end < 0 else end
 
 
 def _display(character: str) -> str:
-    """What a terminal is shown for a character: itself, or a visible stand-in if it would disturb."""
+    """A character as a terminal shows it: itself, or a visible replacement for a control character."""
     if character == "\t":
         return " " * TAB
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
@@ -145,7 +155,7 @@ def _display(character: str) -> str:
 
 
 def _columns(text: str) -> int:
-    """Terminal columns that displayed text takes: wide characters two, combining marks none."""
+    """The width of displayed text in columns: two for a wide character, none for a combining mark."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )

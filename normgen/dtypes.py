@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 class DType:
     """One element type.
 
-    `c_type` is its CUDA C++ spelling, `mantissa` its explicit mantissa bits, `largest` its largest finite
-    value,
-    `saturates` whether a store clamps to `largest` (fp8) instead of overflowing to infinity.
+    `c_type` is its CUDA C++ spelling, `largest` its largest finite value, `saturates` whether a store clamps
+    to `largest` (fp8) instead of overflowing to infinity.
     """
 
     name: str
     c_type: str
     bytes: int
-    mantissa: int
     largest: float
     smallest_subnormal: float
     saturates: bool
@@ -42,12 +40,12 @@ class DType:
 DTYPES: dict[str, DType] = {
     d.name: d
     for d in (
-        DType("f32", "float", 4, 23, 3.4028234663852886e38, 2.0**-149, False, "float32"),
-        DType("f16", "__half", 2, 10, 65504.0, 2.0**-24, False, "float16"),
-        DType("bf16", "__nv_bfloat16", 2, 7, 3.3895313892515355e38, 2.0**-133, False, "bfloat16"),
-        DType("f8e4m3", "__nv_fp8_e4m3", 1, 3, 448.0, 2.0**-9, True, "float8_e4m3fn"),
-        DType("f8e5m2", "__nv_fp8_e5m2", 1, 2, 57344.0, 2.0**-16, True, "float8_e5m2"),
-        DType("f64", "double", 8, 52, 1.7976931348623157e308, 2.0**-1074, False, "float64"),
+        DType("f32", "float", 4, 3.4028234663852886e38, 2.0**-149, False, "float32"),
+        DType("f16", "__half", 2, 65504.0, 2.0**-24, False, "float16"),
+        DType("bf16", "__nv_bfloat16", 2, 3.3895313892515355e38, 2.0**-133, False, "bfloat16"),
+        DType("f8e4m3", "__nv_fp8_e4m3", 1, 448.0, 2.0**-9, True, "float8_e4m3fn"),
+        DType("f8e5m2", "__nv_fp8_e5m2", 1, 57344.0, 2.0**-16, True, "float8_e5m2"),
+        DType("f64", "double", 8, 1.7976931348623157e308, 2.0**-1074, False, "float64"),
     )
 }
 
@@ -82,20 +80,20 @@ def name_of_numpy(dtype: Any) -> str | None:
 
 
 def real(value: Any, name: str) -> float:
-    """A number that stands for `name`, as a float. TypeError for anything but a real number, bools and
-    strings included; ValueError where no float reaches it."""
+    """A number that stands for `name`, as a float: a bool is 0 or 1, as for PyTorch. TypeError for anything
+    but a real number; ValueError where no float reaches it."""
     import numpy as np
 
     if isinstance(value, np.generic):
-        known = value.dtype.kind in "iuf" or name_of_numpy(value.dtype) is not None
+        known = value.dtype.kind in "biuf" or name_of_numpy(value.dtype) is not None
     else:
-        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+        known = isinstance(value, (int, float))
     if not known:
         raise TypeError(f"{name} must be a number but is a {type(value).__name__}")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{name} is beyond the range of f32") from None
+        raise ValueError(f"{name} is beyond the range of float32") from None
 
 
 def round_to(values: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What can be wrong with the machine, as opposed to a spec or a call: no compiler, no device, the driver.
+"""Errors of the machine, as opposed to a spec or a call: no compiler, no device, the driver.
 
 Each message says in one line what is missing and what to do; `exit_code` is what the command line returns.
 """

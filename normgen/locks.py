@@ -1,4 +1,4 @@
-"""Locks that a forked child finds open, whoever held them: a thread that it does not have never lets go."""
+"""Locks that are open in a forked child: a thread that held one does not exist there to release it."""
 
 from __future__ import annotations
 

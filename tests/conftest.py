@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from difflib import unified_diff
@@ -11,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.fakes.machine import RAN_ON
+from tests.fakes.machine import COMPILERS, RAN_ON, need_compiler
 from tests.kernels import names_executor
 
 HAS_TORCH = find_spec("torch") is not None
@@ -30,9 +31,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what compiles kernels, for the host or with a CUDA compiler."""
     for item in items:
-        compiles = item.get_closest_marker("nvcc") or item.get_closest_marker("nvrtc")
+        compiles = any(map(item.get_closest_marker, COMPILERS))
         if compiles or (isinstance(item, pytest.Function) and names_executor(item)):
             item.add_marker("kernels")
+
+
+def pytest_collection_finish() -> None:
+    """What is collected stays: the garbage collector looks at it no more."""
+    gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that is marked by a CUDA compiler has it."""
+    for name in COMPILERS:
+        if item.get_closest_marker(name):
+            need_compiler(name)
 
 
 @pytest.fixture(autouse=True)

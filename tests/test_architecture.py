@@ -16,8 +16,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "normgen"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# Every room, top first, and the rooms that it may import from. A room is a package with all that is in it,
-# but for the packages listed on their own. Everyone may stand on the ground.
+# Every layer, top first, and the layers that it may import from. A layer is a package with all that is in it,
+# but for the packages listed on their own. Every layer may import the base modules (GROUND).
 GROUND = (
     "counting",
     "errors",
@@ -40,7 +40,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", *AT_API, *AT_CLI),
     # Calls reach whatever device their arrays are on; who checks, measures or installs works with one kind.
     "verify": ("codegen", "dsl", "ir", "runtime", "runtime.ranks", "devices.host", *CALLS),
-    "build_pycuda": ("devices.cuda",),
     "": ("api", "devices", "runtime.ranks", "verify"),
     "api": ("", "ahead", "bundled", "reference", "verify", "codegen", "dsl", "ir", "package", *AT_API),
     "reference": ("ir", "launching", "package"),
@@ -53,7 +52,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # Launches of calls to come, for programs without normgen.
     "ahead": ("kernel", "page", "runtime.calls", "runtime.planning", *LAUNCH),
     "page": ("kernel", *LAUNCH),
-    "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.
     "torch": ("", "api", "bundled", "codegen", "dsl", "ir", *AT_API, *CALLS, "torch.extension"),
     "torch.extension": (),
@@ -74,9 +72,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "devices.host": ("devices", *LAUNCH),
     "launching": ("package",),
     "package": (),
-    **{room: tuple(other for other in GROUND if other != room) for room in GROUND},
+    **{layer: tuple(other for other in GROUND if other != layer) for layer in GROUND},
 }
-# Foreign packages that a room must do without. What generated modules import stands without the compiler.
+# Foreign packages that a layer must do without. What generated modules import stands without the compiler.
 COMPILERS = ("lark", "jinja2", "click", "rich")
 FORBIDDEN = {
     **dict.fromkeys(
@@ -100,17 +98,17 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _room(module: str) -> str:
-    """The room that a module is in: the longest listed name that it is, or is below of."""
+def _layer(module: str) -> str:
+    """The layer that a module is in: the longest listed name that it is, or is below of."""
     _, _, name = module.partition("normgen.")
-    fitting = [room for room in ARROWS if name == room or (room and name.startswith(room + "."))]
-    assert fitting, f"{module} is in no room: give it one in ARROWS"
+    fitting = [layer for layer in ARROWS if name == layer or (layer and name.startswith(layer + "."))]
+    assert fitting, f"{module} is in no layer: give it one in ARROWS"
     return max(fitting, key=len)
 
 
-def _allowed(room: str, target: str) -> bool:
-    """Whether a room may import from another."""
-    names = (room, *ARROWS[room], *GROUND)
+def _allowed(layer: str, target: str) -> bool:
+    """Whether a layer may import from another."""
+    names = (layer, *ARROWS[layer], *GROUND)
     return any(fnmatch(target, name) for name in names)
 
 
@@ -155,18 +153,18 @@ def _is_module(name: str) -> bool:
 
 
 def _arrows(module: str, imports: list[tuple[int, str]]) -> Iterator[tuple[int, str, str, str]]:
-    """(line, target, room, room of the target) of each import that an arrow forbids."""
-    room = _room(module)
+    """(line, target, layer, layer of the target) of each import that an arrow forbids."""
+    layer = _layer(module)
     for line, target in imports:
-        if target.partition(".")[0] == "normgen" and not _allowed(room, _room(target)):
-            yield line, target, room, _room(target)
+        if target.partition(".")[0] == "normgen" and not _allowed(layer, _layer(target)):
+            yield line, target, layer, _layer(target)
 
 
 def _foreign(module: str, imports: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """(line, package) of each foreign package that a module's room must do without."""
+    """(line, package) of each foreign package that a module's layer must do without."""
     _, _, name = module.partition("normgen.")
-    for room, forbidden in FORBIDDEN.items():
-        if name == room or name.startswith(room + "."):
+    for layer, forbidden in FORBIDDEN.items():
+        if name == layer or name.startswith(layer + "."):
             yield from ((line, each) for line, each in imports if each.partition(".")[0] in forbidden)
 
 
@@ -175,8 +173,8 @@ def test_imports_follow_the_arrows() -> None:
     for path in SOURCES:
         module, imports = _module(path), _imports(path)
         wrong += [
-            f"line {line}: {module} imports {target}: {room} may not import {other}"
-            for line, target, room, other in _arrows(module, imports)
+            f"line {line}: {module} imports {target}: {layer} may not import {other}"
+            for line, target, layer, other in _arrows(module, imports)
         ]
         wrong += [f"line {line}: {module} imports {each}" for line, each in _foreign(module, imports)]
     assert not wrong, "\n".join(wrong)
@@ -186,7 +184,7 @@ def test_imports_follow_the_arrows() -> None:
 # registers of a thread, the strategy that splits a program, the columns of a row that a block takes, and the
 # axes that number matrices.
 OTHER_MEANINGS = {
-    "stream": ("arrays", "autograd", "dsl", "package", "runtime"),
+    "stream": ("arrays", "dsl", "package", "runtime"),
     "span": ("dsl",),
     "registers": ("cli", "families"),
     "split": ("codegen", "kernel", "package"),
@@ -204,11 +202,11 @@ def forms_of(family: str) -> set[str]:
 
 def _foreign_forms(name: str, tree: ast.AST) -> list[str]:
     """Forms of other families that a file names as strings. `name`: its path below the package."""
-    room, *rest = name.split("/")
-    families = [family for family in FAMILIES if (room, *rest[:1]) != ("families", family)]
-    own = forms_of(rest[0]) if room == "families" and rest[0] in FAMILIES else set()
+    layer, *rest = name.split("/")
+    families = [family for family in FAMILIES if (layer, *rest[:1]) != ("families", family)]
+    own = forms_of(rest[0]) if layer == "families" and rest[0] in FAMILIES else set()
     forms = {form for family in families for form in forms_of(family)} - own
-    forms -= {form for form, rooms in OTHER_MEANINGS.items() if room in rooms}
+    forms -= {form for form, layers in OTHER_MEANINGS.items() if layer in layers}
     strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in forms]
     return [f"{name}:{node.lineno}: {node.value}" for node in strings]
 
@@ -254,11 +252,11 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_optional_packages_are_imported_when_needed() -> None:
-    """But for the room of which whoever imports it has PyTorch."""
+    """But for the layer of which whoever imports it has PyTorch."""
     wrong = [
         f"line {line}: {module} imports {target} as soon as it is imported itself"
         for path in SOURCES
-        if _room(module := _module(path)) != "torch"
+        if _layer(module := _module(path)) != "torch"
         for line, target in _imports(path, at_import_only=True)
         if target.partition(".")[0] in OPTIONAL
     ]
@@ -267,7 +265,7 @@ def test_optional_packages_are_imported_when_needed() -> None:
 
 def test_the_checks_would_notice() -> None:
     upward = [(1, "normgen.runtime.norm"), (2, "normgen.ir.grad"), (3, "normgen.kernel.names")]
-    found = {room for _, _, _, room in _arrows("normgen.families.rows.launch.family", upward)}
+    found = {layer for _, _, _, layer in _arrows("normgen.families.rows.launch.family", upward)}
     assert found == {"runtime", "ir", "kernel"}
     assert list(_foreign("normgen.families.rows.launch.family", [(1, "jinja2"), (2, "numpy")]))
     assert "word_aligned" in forms_of("rows") and "march" in forms_of("windows")
@@ -306,11 +304,7 @@ def test_no_machine_paths() -> None:
         for path in sorted((ROOT / folder).rglob("*")):
             if path == Path(__file__) or not path.is_file() or "__pycache__" in path.parts:
                 continue
-            try:
-                text = path.read_text(encoding="utf-8")
-            except UnicodeDecodeError:
-                continue
-            lines = enumerate(text.splitlines(), 1)
+            lines = enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
             wrong += [f"{path.relative_to(ROOT)}:{number}" for number, line in lines if pattern.search(line)]
     assert not wrong, "\n".join(wrong)
 

@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import types
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from normgen import build_pycuda
 from normgen.devices.cuda import compile as nvcc
+from normgen.errors import ToolchainMissing
 from tests.fakes import machine
+from tools import build_pycuda
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,7 +42,7 @@ def test_what_is_installed_stays(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(build_pycuda.importlib.metadata, "version", lambda _: "2025.1")
     monkeypatch.setattr(build_pycuda, "_run", None)
     assert build_pycuda.main() == 0
-    assert one_line(capsys) == "PyCUDA 2025.1 is installed"
+    assert one_line(capsys) == "PyCUDA 2025.1 is already installed"
 
 
 def test_what_is_missing_is_named(
@@ -56,7 +58,7 @@ def test_what_is_missing_is_named(
     assert one_line(capsys).startswith("PyCUDA was not built: gcc and g++ not found")
     monkeypatch.setattr(build_pycuda.sys, "platform", "darwin")
     assert build_pycuda.main() == 0
-    assert one_line(capsys) == "PyCUDA is built on Linux x86-64 only, and this is darwin x86_64"
+    assert one_line(capsys) == "PyCUDA can be built on Linux x86-64 only; this is darwin x86_64"
 
 
 @pytest.mark.parametrize("lacks", ["PyCUDA", "toolkit"])
@@ -79,7 +81,7 @@ def test_a_missing_network_is_named(
     monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
     assert build_pycuda.main() == 1
     assert one_line(capsys).strip() == (
-        "PyCUDA was not built: pip reaches no package index: is the network there?"
+        "PyCUDA was not built: pip cannot reach a package index: check the network"
     )
 
 
@@ -131,6 +133,21 @@ def test_a_promised_launcher_is_not_skipped(
         machine.need("pycuda", request)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("compiler", machine.COMPILERS)
+@pytest.mark.parametrize("promised", ["cuda-bindings", ""])
+def test_a_compiler_is_not_skipped_where_a_launcher_is_promised(
+    monkeypatch: pytest.MonkeyPatch, compiler: str, promised: str
+) -> None:
+    def missing() -> NoReturn:
+        raise ToolchainMissing("not installed")
+
+    monkeypatch.setenv(machine.PROMISED, promised)
+    monkeypatch.setattr(machine, "COMPILERS", {compiler: ("", missing)})
+    monkeypatch.setattr(machine, "_supported", lambda: True)
+    with pytest.raises((pytest.fail if promised else pytest.skip).Exception, match="not installed"):
+        machine.need_compiler(compiler)
+
+
 def test_make_test_builds_pycuda_and_promises_every_launcher() -> None:
     def plan(*arguments: str) -> str:
         # Without the variables of a `make` that runs this.
@@ -139,6 +156,6 @@ def test_make_test_builds_pycuda_and_promises_every_launcher() -> None:
         return subprocess.run(command, **settings, capture_output=True, text=True, check=True).stdout
 
     names = " ".join(machine.LAUNCHERS)
-    assert "-m normgen.build_pycuda" in plan() and f'{machine.PROMISED}="{names}"' in plan()
+    assert "-m tools.build_pycuda" in plan() and f'{machine.PROMISED}="{names}"' in plan()
     assert "build_pycuda" not in plan("LAUNCHERS=cuda-bindings")
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()

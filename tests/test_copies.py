@@ -39,6 +39,7 @@ def test_norms_are_copied_and_pickled(source, attrs):
         assert made.reference.forward.__doc__ and type(made.reference) is type(norm.reference)
 
 
+@pytest.mark.kernels
 def test_a_copy_computes_the_same():
     norm, x = normgen.load(SPEC), np.random.default_rng(0).standard_normal((3, 8)).astype("f4")
     norm.reference.forward(x)  # what a reference remembers is not copied
@@ -71,6 +72,7 @@ def _results():
     yield nt.nn.QKNorm(4, elementwise_affine=False)(torch.ones(2, 8), torch.ones(2, 4))
 
 
+@pytest.mark.kernels
 def test_results_are_copied_and_pickled():
     for made in _results():
         for each in _copies(made):
@@ -79,6 +81,7 @@ def test_results_are_copied_and_pickled():
                 assert (one is None and other is None) or (one == other).all()
 
 
+@pytest.mark.kernels
 def test_another_process_reads_them(tmp_path):
     norm, x = normgen.load(SPEC), np.ones((2, 8), "f4")
     path = tmp_path / "norm.pickle"

@@ -1,7 +1,8 @@
 """The documents hold what they say: commands run, Python blocks run, and generated parts are up to date.
 
-Blocks of a document run in order and share a folder, a shell and a Python session; the README's folder is a
-fresh checkout. In a `console` block, the lines after a command are its output, compared where there are any.
+Blocks of a document run in order and share a folder, a shell and a Python session. The folder is empty,
+but documents at the top have what `make` needs. In a `console` block, the lines after a command are its
+output, compared where there are any.
 A block that starts with `norm` is a spec, and goes into a file, as does a Python block whose first line names
 one. A comment, `<!-- specs -->` or `<!-- explain: rmsnorm --emit ir -->`, stands before each generated part,
 which `--update-golden` writes.
@@ -13,7 +14,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -36,8 +36,8 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
-# What a fresh checkout lacks, or what nobody reads there.
-NOT_CLONED = (".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "results", "demo-output")
+# What `make` needs of a checkout: no specs, which whoever installed normgen has by their names only.
+FOR_MAKE = ("Makefile", "pyproject.toml", "tools")
 ANSWER = "answer:"
 # A Python session that is given snippets, one JSON string per line.
 SESSION = f"""
@@ -81,12 +81,12 @@ def document(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def page(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
-    """A reader of a document: of one at the top in a fresh checkout, of other pages in a folder of specs."""
-    folder = tmp_path / "checkout"
-    if document.parent == ROOT:
-        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_CLONED))
-    else:
-        shutil.copytree(ROOT / "specs", folder)
+    """A reader of a document, in a folder of their own."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in FOR_MAKE if document.parent == ROOT else ():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}")

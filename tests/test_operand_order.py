@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import normgen
+from examples.autograd import Tensor, apply
 from normgen import bundled
-from normgen.autograd import Tensor, apply
 from normgen.diagnostics import Source
 from tests.cli.commands import run
 from tests.generated import generated
@@ -93,8 +93,9 @@ def test_names_and_signatures_are_in_the_order_of_the_spec() -> None:
     parameters = inspect.signature(module.forward).parameters.values()
     named = {p.name: p.default for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
     assert list(named.items()) == [("x", empty), ("w", None), ("b", None)]
-    assert "w: param [D]; 1 if left out" in module.forward.__doc__
-    assert "b: input [D]; needed: it has a default only because one before it has" in module.forward.__doc__
+    assert "w: param [D]; 1 if omitted" in module.forward.__doc__
+    needed = "b: input [D]; needed: it has a default only because an earlier argument has one"
+    assert needed in module.forward.__doc__
     assert "needed" not in generated(SWAP.replace(" = 1", "")).forward.__doc__
 
 

@@ -19,6 +19,7 @@ from tools.docs.links import linked
 
 ROOT = Path(__file__).parent.parent
 NOT_SOURCES = (".git", ".venv", ".carry", "__pycache__", "build", "dist", "site", "*.egg-info", ".*_cache")
+COLAB = "https://colab.research.google.com/github/"
 URLS = """
 [project.urls]
 Repository = "{url}"
@@ -29,8 +30,14 @@ Changelog = "{url}/blob/{tag}/CHANGELOG.md"
 
 
 def absolute(text: str, url: str, tag: str) -> str:
-    """The text with each relative link at the tag: pictures as they are, other files as a forge shows it."""
-    return linked(text, lambda path, picture: f"{url}/{'raw' if picture else 'blob'}/{tag}/{path}")
+    """The text with each relative link at the tag: pictures as they are, notebooks of GitHub in Colab, other
+    files as a forge shows it."""
+
+    def link(path: str, picture: bool) -> str:
+        home = url.replace("https://github.com/", COLAB, 1) if path.endswith(".ipynb") else url
+        return f"{home}/{'raw' if picture else 'blob'}/{tag}/{path}"
+
+    return linked(text, link)
 
 
 def version() -> str:

@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
-from normgen.ahead.formula import Formula
-from normgen.ahead.limits import Limits, joined, limits_of
-from normgen.ahead.tracing import Trace, formula_of
 from normgen.dtypes import DTYPES
 from normgen.launching.call import INT_LIMIT
-from normgen.launching.launch import Binding, Launch, LaunchPlan, Slot
-from normgen.launching.layout import Lengths, packed_strides
+from normgen.launching.formula import Formula
+from normgen.launching.launch import Binding, Launch, LaunchPlan, Slot, resized
+from normgen.launching.limits import Limits, joined, limits_of
 from normgen.launching.machine import Machine
+from normgen.launching.tracing import Trace, formula_of
 from normgen.package.direction import Direction
 from normgen.package.operands import Parameter
 from normgen.runtime.calls.sizes import bind_sizes
-from normgen.runtime.planning.choose import Choice, alternatives, choose_strategy, chosen
+from normgen.runtime.planning.choose import Choice, chosen, fastest
 
 MOST_CASES = 12
 
@@ -138,7 +137,7 @@ def cases_of(
     wanted = tuple(name for name, each in direction.results.items() if saves or each.role != "save")
     binding = bind_sizes(direction, dict(sizes), dtype, wanted=wanted).binding
     record = direction.record
-    strategy = choose_strategy(alternatives(record, binding, device)).strategy.name
+    strategy = fastest(record, binding, device).strategy.name
     left = open_axes(direction, binding)
     first = _traced(direction, binding, device, strategy, left)
     if first is not None:
@@ -151,7 +150,7 @@ def cases_of(
         too_large = point != planned and _elements(binding, point) >= INT_LIMIT
         if too_large or any(case.limits.hold(point) for case in found):
             continue
-        case = _traced(direction, _resized(binding, point), device, strategy, left)
+        case = _traced(direction, resized(binding, point), device, strategy, left)
         if case is not None:
             assert case.limits.hold(point)
             found.append(case)
@@ -164,17 +163,7 @@ def _traced(
 ) -> Case | None:
     """The case that a call belongs to; None where the strategy does not fit it."""
     trace = Trace(dict(binding.extents))
-    extents = {
-        axis: cast("int", trace.axis(axis)) if axis in left_open else length
-        for axis, length in binding.extents
-    }
-    records = direction.operands | direction.results
-    lengths = Lengths(extents, None)
-    operands = tuple(
-        (name, replace(each, strides=tuple(packed_strides(records[name], lengths).items())))
-        for name, each in binding.operands
-    )
-    asked = replace(binding, extents=tuple(extents.items()), operands=operands)
+    asked = resized(binding, {axis: cast("int", trace.axis(axis)) for axis in left_open})
     found = chosen(direction.record, asked, device, Choice(strategy, {}))
     return None if found is None else _case(direction, found.plan, trace)
 
@@ -219,10 +208,6 @@ def _joined(found: list[Case]) -> tuple[Case, ...]:
                 continue
         kept.append(case)
     return tuple(kept)
-
-
-def _resized(binding: Binding, sizes: Mapping[str, int]) -> Binding:
-    return replace(binding, extents=tuple((axis, sizes.get(axis, n)) for axis, n in binding.extents))
 
 
 def _elements(binding: Binding, sizes: Mapping[str, int]) -> int:

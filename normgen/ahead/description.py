@@ -13,7 +13,6 @@ from normgen.ahead.cases import Case, Cases, Text
 from normgen.ahead.interface import (
     arguments,
     bytes_of_arguments,
-    conditions,
     size_names,
     spec_digest,
     tensors,
@@ -83,7 +82,7 @@ def _launches(cases: Cases, case: Case, text: Text) -> list[dict[str, Any]]:
     names = size_names(cases)
     return [
         {
-            "when": [*conditions(case.limits, names)],
+            "when": [*case.limits.texts(names)],
             "step": step,
             "steps": len(case.steps),
             "grid": [each.text(names.__getitem__) for each in launch.grid],

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from normgen.ahead.cases import Case, Cases, Step, Text
-from normgen.ahead.formula import Formula
 from normgen.ahead.interface import (
     bytes_of_arguments,
-    conditions,
     file_stem,
     scalars,
     size_names,
@@ -25,6 +23,7 @@ from normgen.ahead.interface import (
 )
 from normgen.kernel.names import RESERVED
 from normgen.kernel.templates import environment
+from normgen.launching.formula import Formula
 from normgen.launching.launch import Slot
 from normgen.launching.machine import PORTABLE_CLUSTER
 from normgen.package.operands import axis_name
@@ -162,7 +161,7 @@ def _case(case: Case, texts: list[Text], sizes: Mapping[str, str], names: Mappin
     for array in case.scratch:
         begins[array.name] = begin
         begin += (array.bytes + Formula.of(GRANULE - 1)).over(GRANULE) * Formula.of(GRANULE)
-    holds = " && ".join(conditions(case.limits, sizes, "/"))
+    holds = " && ".join(case.limits.texts(sizes, "/"))
     launches = tuple(_launch(step, texts, sizes, names, begins) for step in case.steps)
     return _Case(holds, launches, _c(begin, sizes))
 

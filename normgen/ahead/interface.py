@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
 from normgen.ahead.cases import Cases, Scratch, Step, Text
-from normgen.ahead.formula import Formula
-from normgen.ahead.limits import MOST, Limits
+from normgen.launching.formula import Formula
 from normgen.launching.launch import Slot
 from normgen.package.operands import axis_name
 from normgen.package.records import TensorRecord
@@ -119,15 +117,3 @@ def scalars(cases: Cases) -> frozenset[str]:
         for value in step.values
         if isinstance(value, Slot) and value.kind == "scalar"
     )
-
-
-def conditions(limits: Limits, names: Mapping[str, str], divide: str = "//") -> Iterator[str]:
-    """What lengths are to fulfil, as C or Python writes it."""
-    for bound in limits.bounds:
-        product = " * ".join(names[axis] for axis in bound.axes)
-        if bound.low > 1:
-            yield f"{product} >= {bound.low}"
-        if bound.high < MOST:
-            yield f"{product} <= {bound.high}"
-    for other in limits.others:
-        yield f"{other.text(names.__getitem__, divide)} >= 0"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from keyword import iskeyword
 
 from normgen.ahead.cases import Case, Cases, Step, Text
-from normgen.ahead.formula import Formula
-from normgen.ahead.interface import conditions, size_names
+from normgen.ahead.interface import size_names
 from normgen.kernel.folding import WIDTH
+from normgen.launching.formula import Formula
 from normgen.launching.launch import Slot
 from normgen.package.constants import listed, listing
 from normgen.package.device_functions import included, includes
@@ -74,7 +74,7 @@ def _made(cases: Cases, forms: Mapping[str, FormRecord], command: str) -> MadeRe
 
 
 def _when(case: Case, names: Mapping[str, str]) -> str:
-    return " and ".join(conditions(case.limits, names))
+    return " and ".join(case.limits.texts(names))
 
 
 def _launch(

@@ -1,7 +1,7 @@
-"""Arrays of every library: look at one without a copy, make one beside it, find the stream of its owner.
+"""Arrays of every library: view one without a copy, allocate one on its device, find its current stream.
 
-Which library an object is of is found by its type, once for each type. The first that is not NumPy's brings
-the registry in, which host calls do without.
+The library of an object is looked up by its type, once per type. The first array that is not NumPy's imports
+the registry, which host calls do not need.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from normgen.arrays.numpy import NUMPY
-from normgen.arrays.views import Library, View, plain_stream
+from normgen.arrays.views import Library, View, is_a, plain_stream
 from normgen.devices.executors import context_of
 from normgen.dtypes import DTYPES
-from normgen.launching.launch import HOST, DeviceKey
+from normgen.launching.launch import HOST, DeviceKey, StreamObject
 from normgen.launching.layout import Shape
 
 Glance = Callable[[Any], tuple[Any, Any]]
@@ -48,18 +48,21 @@ def library_of(array: Any) -> Library:
     return library
 
 
-def view(array: Any, name: str = "") -> View:
+def view(array: Any, name: str = "", written: bool = False) -> View:
     """An array, or a number, as kernels see it. TypeError for anything else, naming the argument if told."""
     try:
-        return (_by_type.get(type(array)) or library_of(array)).look(array)
+        library = _by_type.get(type(array)) or library_of(array)
+        found = library.look(array)
+        return found if library.own is None or not written else found._replace(pointer=library.own(array))
     except TypeError as fault:
         if name:
             raise TypeError(f"{name}: {fault}") from None
         raise
 
 
-def glance(arguments: Iterable[Any]) -> tuple[list[Any], list[Any]] | None:
-    """The arguments of a call in brief, or None where one of them takes a full look.
+def glance(arguments: Iterable[Any], written: Iterable[Any] = ()) -> tuple[list[Any], list[Any]] | None:
+    """The arguments of a call in brief, or None where one of them takes a full look. `written`: those that
+    the call writes.
 
     The address of each array or value of each number; then what else a plan of the call depends on, as keys:
     one for each argument, and one more where a context that is current says where arrays lie.
@@ -68,6 +71,9 @@ def glance(arguments: Iterable[Any]) -> tuple[list[Any], list[Any]] | None:
     keys: list[Any] = []
     place = None
     try:
+        for argument in written:
+            if (own := _by_type[type(argument)].own) is not None:
+                own(argument)
         for argument in arguments:
             look, where = _glances[type(argument)]
             value, key = look(argument)
@@ -93,8 +99,8 @@ def _library_of(array: Any) -> Library:
             return library
     word = type(array).__name__
     if isinstance(array, (list, tuple)):
-        raise TypeError(f"expected an array, got a {word}: make it one with numpy.asarray")
-    raise TypeError(f"expected an array, got {word}")
+        raise TypeError(f"expected an array, got a {word}: convert it with numpy.asarray")
+    raise TypeError(f"expected an array, got {word}: pass one of NumPy, PyTorch, CuPy or another library")
 
 
 def allocate(like: View, shape: Shape, dtype: str) -> Any:
@@ -128,7 +134,7 @@ def stream_for(library: Library, array: Any, device: DeviceKey, asked: Any) -> i
     if device != HOST:
         return library.stream(array, device) if asked is None else stream_handle(asked)
     if asked is not None:
-        raise TypeError("stream= is for device arrays; host arrays are computed when the call returns")
+        raise TypeError("stream= is for arrays on a CUDA device: a call on host arrays is synchronous")
     return 0
 
 
@@ -149,8 +155,8 @@ def stream_handle(stream: Any) -> int:
             f"stream must be a handle or a CUDA stream object, not {type(stream).__name__}"
         ) from None
     if handle < 0:
-        raise ValueError(f"stream is {handle}, which is no stream handle")
-    return plain_stream(handle)
+        raise ValueError(f"stream is {handle}, which is not a stream handle")
+    return StreamObject(handle, stream) if is_a(stream, "pycuda._driver", "Stream") else plain_stream(handle)
 
 
 def order(stream: int, views: Iterable[View]) -> None:

@@ -1,7 +1,7 @@
-"""DLPack's capsules, read and written with ctypes: arrays of any library that speaks it, uncopied, in every
-element type. (NumPy's own reader knows neither bf16 nor fp8.)
+"""DLPack's capsules, read and written with ctypes: arrays of any library that supports DLPack, uncopied, in
+every element type. (NumPy's reader supports neither bf16 nor fp8.)
 
-A capsule that was read is kept and never marked as used, so its own destructor gives the memory back.
+A capsule that was read is kept and never marked as used, so its own destructor frees the memory.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ def look(array: Any, library: Library, readonly: bool = False) -> View:
         except TypeError:  # from before versions
             capsule = array.__dlpack__(stream=stream)
     except (BufferError, RuntimeError) as fault:
-        raise TypeError(f"a {type(array).__name__} that does not share its memory: {fault}") from fault
+        raise TypeError(f"a {type(array).__name__} that cannot be shared by DLPack: {fault}") from fault
     if _is_valid(id(capsule), _VERSIONED):
         address = _pointer_of(id(capsule), _VERSIONED)
         major, minor, _, _, flags = _HEADER.unpack(_HeaderBytes.from_address(address))
         if major != 1:
-            raise TypeError(f"DLPack version {major}.{minor} is not known")
+            raise TypeError(f"DLPack {major}.{minor} is not supported: export it as DLPack 1")
         readonly = readonly or bool(flags & _READ_ONLY)
         address += _HEADER.size
     elif _is_valid(id(capsule), _PLAIN):
         address = _pointer_of(id(capsule), _PLAIN)
     else:
-        raise TypeError(f"__dlpack__ of a {type(array).__name__} gave no DLPack capsule")
+        raise TypeError(f"__dlpack__ of a {type(array).__name__} did not return a DLPack capsule")
     fields = _TENSOR.unpack(_TensorBytes.from_address(address))
     data, where, index, count, code, bits, lanes, extents, steps, offset = fields
     dtype = _NAMES.get((code, bits)) if lanes == 1 else None
     if dtype is None:
         word = f"{_CLASSES.get(code, f'code {code}')}{bits}"
-        raise TypeError(f"{word} is no element type of kernels: cast it to float32")
+        raise TypeError(f"kernels do not support {word}: cast it to float32")
     shape = tuple((ctypes.c_int64 * count).from_address(extents))
     strides = tuple((ctypes.c_int64 * count).from_address(steps)) if steps else packed(shape)
     device = _device(where, index)
@@ -88,7 +88,9 @@ def _device(code: int, index: int) -> DeviceKey:
         return HOST
     if code in (CUDA, _CUDA_MANAGED):
         return ("cuda", index)
-    raise TypeError(f"memory of DLPack device type {code} is neither the host's nor CUDA's")
+    raise TypeError(
+        f"DLPack device type {code} is not supported: move the array to the host or a CUDA device"
+    )
 
 
 # By address: each structure that is out and what it refers to, until its consumer or the capsule deletes it.

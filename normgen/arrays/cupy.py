@@ -13,7 +13,7 @@ from normgen.launching.layout import Shape
 
 
 class Cupy(Library):
-    """Arrays on CUDA devices. Results of an element type that CuPy lacks are arrays of our own."""
+    """Arrays on CUDA devices. Results of element types that CuPy does not have are normgen's arrays."""
 
     name = "cupy"
     deliver = OWN.deliver

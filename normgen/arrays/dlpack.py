@@ -1,4 +1,4 @@
-"""Arrays of any library, by the protocols that they speak: DLPack and `__cuda_array_interface__`."""
+"""Arrays of any library, by the protocols that they support: DLPack and `__cuda_array_interface__`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,15 @@ class Interface(Foreign):
             if strides is not None and len(strides) != len(shape):
                 raise ValueError(f"{len(strides)} strides for {len(shape)} dimensions")
         except KeyError as missing:
-            raise TypeError(f"its __cuda_array_interface__ lacks {missing}") from None
+            raise TypeError(f"its __cuda_array_interface__ has no {missing}") from None
         except (AttributeError, TypeError, ValueError) as fault:
             raise TypeError(f"its __cuda_array_interface__ is malformed: {fault}") from None
         if masked:
-            raise TypeError("masked arrays are not supported")
+            raise TypeError("masked arrays are not supported: pass an array without a mask")
         if pending == 0:
-            raise TypeError("its __cuda_array_interface__ gives stream 0, which the protocol does not allow")
+            raise TypeError(
+                "its __cuda_array_interface__ has stream 0, which is not valid: 1 is the default stream"
+            )
         dtype = self._element(array, typestr)
         steps = packed(shape) if strides is None else in_elements(strides, dtype)
         pending = None if pending is None else plain_stream(pending)

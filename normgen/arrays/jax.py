@@ -11,7 +11,7 @@ from normgen.arrays.views import View, is_a, known_dtype
 
 
 class Jax(Foreign):
-    """Arrays that nobody may write: results are made outside and handed over when they are done."""
+    """Read-only arrays: results are computed outside and handed over when they are complete."""
 
     name = "jax"
 
@@ -21,7 +21,7 @@ class Jax(Foreign):
     def look(self, array: Any) -> View:
         if isinstance(array, sys.modules["jax"].core.Tracer):
             raise TypeError(
-                "a traced JAX value has no memory: call outside of jit, or through a JAX callback"
+                "a traced JAX value has no data: call outside jax.jit, or through jax.pure_callback"
             )
         known_dtype(array.dtype, self)
         return capsule.look(array, self, readonly=True)

@@ -21,7 +21,7 @@ class Numpy(Library):
         if not isinstance(array, np.ndarray):
             return False
         if isinstance(array, np.ma.MaskedArray):
-            raise TypeError("masked arrays are not supported: give .filled() data")
+            raise TypeError("masked arrays are not supported: pass .filled()")
         return True
 
     def look(self, array: Any) -> View:

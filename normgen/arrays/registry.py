@@ -1,4 +1,4 @@
-"""Every array library. A new one is a file beside this one, and a line here."""
+"""Every array library. To add one, write a file next to this one and add a line here."""
 
 from __future__ import annotations
 

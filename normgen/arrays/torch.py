@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
+from operator import methodcaller
 from typing import Any
 
 from normgen.arrays.views import Library, View, is_a, packed, plain_stream, unsupported
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Shape
+from normgen.locks import cached_property
 
 _RECORDED = (
-    "it requires a gradient, and PyTorch does not record what a norm computes: give .detach(), or call under "
-    "torch.no_grad(); or use normgen.torch, which is recorded"
+    "it requires grad, and autograd does not record this call: use normgen.torch, which autograd records, "
+    "pass .detach(), or call under torch.no_grad()"
 )
 
 _LAZY = (
-    "its memory does not hold its values, but negatives or nothing: give .resolve_neg().clone(), or use "
-    "normgen.torch, which does"
+    "it is a lazily negated or lazily zero tensor, so its memory does not hold its values: pass "
+    ".resolve_neg().clone(), or use normgen.torch"
 )
 
 
@@ -28,6 +31,7 @@ class Torch(Library):
 
     name = "torch"
     in_order = True
+    own = methodcaller("data_ptr")
 
     def knows(self, array: Any) -> bool:
         return is_a(array, "torch", "Tensor")
@@ -39,7 +43,7 @@ class Torch(Library):
         if _is_recorded(array):
             raise TypeError(_RECORDED)
         if array.layout is not sys.modules["torch"].strided:
-            raise TypeError(f"a {array.layout} tensor is not strided: use .to_dense()")
+            raise TypeError(f"tensors of layout {array.layout} are not supported: pass .to_dense()")
         dtype = names_of_types(sys.modules["torch"]).get(array.dtype)
         if dtype is None:
             raise unsupported(str(array.dtype), self)
@@ -48,21 +52,27 @@ class Torch(Library):
         elif device.type == "cpu":
             where = HOST
         else:
-            raise TypeError(f"a tensor on {device} is neither on the CPU nor on a CUDA device")
+            raise TypeError(f"it is on {device}: move it to the CPU or a CUDA device")
         if resolved(array) is not array:
             raise TypeError(_LAZY)
         shape, strides = tuple(array.shape), tuple(array.stride())
-        return View(array.data_ptr(), dtype, shape, strides, False, where, self, array)
+        return View(self.address(array), dtype, shape, strides, False, where, self, array)
 
     def glance(self, array: Any) -> tuple[Any, Any]:
         if type(array) not in _HELD:
             _check_held(type(array))
-        pointer = array.data_ptr()
+        pointer = self.address(array)
         aligned = pointer & 15 if pointer else None
         # Tensors that `look` refuses have keys of their own.
         refused = array.is_neg() or (array.requires_grad and _is_recorded(array))
         key = ("torch", array.shape, array.stride(), array.dtype, array.device, aligned, refused)
         return pointer, key
+
+    @cached_property
+    def address(self) -> Callable[[Any], int]:
+        """The address of a tensor that is read: a lazy clone stays one, which `data_ptr` would end."""
+        known = hasattr(sys.modules["torch"].Tensor, "const_data_ptr")
+        return methodcaller("const_data_ptr" if known else "data_ptr")
 
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
         torch = sys.modules["torch"]
@@ -84,7 +94,7 @@ def _check_held(kind: type) -> None:
     """Refuse tensors that answer for themselves what is done with them, such as fake ones."""
     plain = getattr(sys.modules["torch"].Tensor, "__torch_dispatch__", None)
     if getattr(kind, "__torch_dispatch__", None) is not plain:
-        raise TypeError(f"a {kind.__name__} has no values in memory: use normgen.torch, or a plain tensor")
+        raise TypeError(f"a {kind.__name__} has no data: use normgen.torch, or pass a plain tensor")
     _HELD.add(kind)
 
 

@@ -1,4 +1,4 @@
-"""What kernels know of an array (`View`), and what normgen asks of an array library (`Library`)."""
+"""An array as kernels see it (`View`), and the interface of an array library (`Library`)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class View(NamedTuple):
 
 
 class Library(Protocol):
-    """An array library. A new one is a subclass in a file of its own, and a line in the registry.
+    """An array library. To add one, write a subclass in a new file and add a line to the registry.
 
     It neither reads nor moves device memory, and imports nothing: who has an array of it has imported it.
-    `glance`, `place` and `deliver` are None where there is no use for them.
+    `glance`, `own`, `place` and `deliver` are None where there is no use for them.
     """
 
     name: str  # in messages
@@ -43,6 +43,9 @@ class Library(Protocol):
     # (array) -> its address, and a key: equal only for arrays that a call prepared for one of them fits.
     # For libraries where that costs less than a look: calls like one before then take no look.
     glance: Callable[[Any], tuple[Any, Any]] | None = None
+    # (array) -> its address, of memory that no other array shares: for arrays that are written, of libraries
+    # whose copies share memory until then.
+    own: Callable[[Any], int] | None = None
     # () -> what else says where arrays lie, such as a current context: once per call, part of its key. None
     # where nothing says so now, and the call takes a look.
     place: Callable[[], Any] | None = None
@@ -59,7 +62,7 @@ class Library(Protocol):
         ...
 
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
-        """A contiguous array, not yet written, beside one that is there; and its address."""
+        """A contiguous, uninitialized array on the device of an existing one; and its address."""
         ...
 
     def stream(self, array: Any, device: DeviceKey) -> int:
@@ -104,7 +107,9 @@ def in_elements(strides: Shape, dtype: str) -> Shape:
     """Strides in bytes as strides in elements."""
     size = DTYPES[dtype].bytes
     if any(stride % size for stride in strides):
-        raise TypeError(f"strides of {strides} bytes are not whole {DTYPES[dtype].numpy_name} elements")
+        raise TypeError(
+            f"its strides, {strides} bytes, are not multiples of a {DTYPES[dtype].numpy_name}: copy it"
+        )
     return tuple(stride // size for stride in strides)
 
 
@@ -120,17 +125,15 @@ def known_dtype(dtype: Any, library: Library) -> str:
         raise TypeError(f"its elements are {what}: a norm takes arrays of numbers")
     if not plain.isnative:
         raise TypeError(
-            f"its elements are in the byte order of another machine ({plain.str}): "
-            f"cast it with .astype({plain.str[1:]!r})"
+            f"its byte order ({plain.str}) is not that of this machine: cast it with "
+            f".astype({plain.str[1:]!r})"
         )
     raise unsupported(plain.name, library)
 
 
 def unsupported(dtype: str, library: Library) -> TypeError:
     """The error for an element type that kernels do not know."""
-    return TypeError(
-        f"{dtype} is no element type of kernels: cast it, for instance with {library.cast('float32')}"
-    )
+    return TypeError(f"kernels do not support {dtype}: cast it, for instance with {library.cast('float32')}")
 
 
 # By NumPy's letter for a kind of element.

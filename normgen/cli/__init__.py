@@ -1,7 +1,7 @@
 """The command line: `normgen COMMAND`.
 
-Each command is one module of this package, and imports the compiler's stages inside its function, so that
-`normgen --help` starts at once. Errors become exit codes here and nowhere else.
+Each command is one module of this package. It imports the compiler inside its function, so that
+`normgen --help` starts fast. Errors become exit codes only here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from normgen.cli.listing import list_command
 from normgen.cli.new import new_command
 from normgen.cli.tune import tune_command
 
-# What a disk may answer to whatever is written, stdout included.
+# Errors of a disk, for files and for stdout.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _Commands(click.Group):
-    """A group that turns what the stages raise into messages and exit codes."""
+    """A group that turns exceptions of the compiler into messages and exit codes."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -46,13 +46,17 @@ class _Commands(click.Group):
 
 
 def _report(fault: Exception) -> int:
-    """Say what went wrong; returns the exit code."""
+    """Print what went wrong; returns the exit code."""
     from normgen.diagnostics import SpecError
     from normgen.errors import MachineError
+    from normgen.launching.support import NoSchedule
 
     if isinstance(fault, SpecError):
         show_diagnostics(fault.diagnostics, fault.source)
         return exits.FAULTS
+    if isinstance(fault, NoSchedule):
+        say(str(fault))
+        return exits.USAGE
     if isinstance(fault, MachineError):
         say(str(fault))
         if fault.exit_code == exits.INTERNAL:
@@ -77,7 +81,8 @@ def _report(fault: Exception) -> int:
 def commands() -> None:
     """Compile normalization specs into CUDA kernels, forward and backward.
 
-    SPEC is a .norm file, the name of a bundled spec (see `normgen list`), or - for stdin.
+    SPEC is a .norm file (the .norm may be left out), the name of a bundled spec (see `normgen list`), or -
+    for stdin. A bundled name takes precedence over a file.
     """
 
 
@@ -99,7 +104,7 @@ for _command in (
 def main() -> None:
     """The entry point of the command `normgen`."""
     for stream in (sys.stdout, sys.stderr):
-        # Specs are UTF-8; a terminal that is not shows what it can.
+        # Specs are UTF-8. A terminal with another encoding shows replacement characters.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     commands(prog_name="normgen")

@@ -1,4 +1,4 @@
-"""`normgen bench`: a norm's time on the GPU, against the fastest copy of the same bytes."""
+"""`normgen bench`: the time of a norm on the GPU, compared with the fastest copy of the same bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
+from normgen.cli.options import attr_option, dtype_option, read_spec, size_option, spec_argument
 from normgen.cli.stages import checked
 
 if TYPE_CHECKING:
@@ -19,22 +19,22 @@ SCHEMA = 1
 DIRECTIONS = ("forward", "backward")
 
 
-@click.command("bench", short_help="Measure a norm on the GPU, against a copy of the same bytes.")
+@click.command("bench", short_help="Measure a norm on the GPU, next to a copy of the same bytes.")
 @spec_argument
-@size_option("The length of an axis. The others get usual lengths.")
-@dtype_option("The element type of all that the spec leaves open.")
+@size_option("Set the length of an axis. The other axes get typical lengths.")
+@dtype_option("Element type of the tensors whose type the spec leaves open.")
 @click.option(
     "--direction",
     "wanted",
     type=click.Choice(DIRECTIONS),
     multiple=True,
-    help="What to measure. Default: both, where there is a backward.",
+    help="Which direction to measure (default: both). May be repeated.",
 )
 @click.option(
-    "--strategies", is_flag=True, help="Also each way that a direction can be run, where there are several."
+    "--strategies", is_flag=True, help="Also measure every strategy of a direction that has several."
 )
 @attr_option
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def bench_command(
     spec: str,
     sizes: dict[str, int],
@@ -46,15 +46,16 @@ def bench_command(
 ) -> None:
     """Measure SPEC on the GPU.
 
-    Times are medians of 31 batches of calls on buffers that rotate through four times the second-level
-    cache. RHO is the time of the fastest copy (two reads a write: triad) of the bytes that any implementation
-    must move, in the same run, over the time of all that the norm launches. HOST US is what one call takes on
-    the host, into given arrays. Nothing is checked here: `normgen check` does that.
+    A time is the median of 31 batches of calls. Caches are cold: calls rotate through buffers of four times
+    the size of L2. RHO compares the norm with the fastest copy of the bytes that it has to move: 1 is as fast
+    as the copy, 0.5 takes twice as long. For a norm that reads at least 1.5 times what it writes, a triad
+    replaces the copy. HOST US is the time of one call on the host, with given output arrays. Results are not
+    checked: use `normgen check`.
     """
     from normgen.cli.sizes import usual_sizes
     from normgen.measure.norms import Bench, Case
 
-    package = checked(spec, attrs).package
+    package = checked(read_spec(spec), attrs).package
     require_numbers(package)
     lengths = usual_sizes(package, sizes)
     directions = directions_of(package, wanted)
@@ -71,26 +72,22 @@ def bench_command(
 
 
 def require_numbers(package: Package) -> None:
-    """Refuse a norm with float attrs that have no value."""
+    """Refuse a norm with a float attr that has no value."""
     missing = [attr.name for attr in package.attrs if attr.default is None]
     if missing:
-        raise click.UsageError(f"{', '.join(missing)} has no default: give --attr {missing[0]}=0.1")
+        raise click.UsageError(f"{', '.join(missing)} has no default: set it with --attr {missing[0]}=0.1")
 
 
 def directions_of(package: Package, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The directions that are wanted, by default all that there are; one that there is not is refused."""
-    if package.backward is not None:
-        return tuple(dict.fromkeys(wanted)) or DIRECTIONS
-    if "backward" in wanted:
-        raise click.BadParameter(
-            f"{package.name} has no backward: no output of it can be differentiated", param_hint="--direction"
-        )
-    return ("forward",)
+    """The directions to run, by default all of the norm; one that it does not have is refused."""
+    from normgen.cli.page import require_direction
+
+    usual = DIRECTIONS if package.backward is not None else DIRECTIONS[:1]
+    return tuple(require_direction(package, name).name for name in dict.fromkeys(wanted or usual))
 
 
 def _ways(bench: Bench, package: Package, case: Case) -> tuple[Case, ...]:
-    """The case as a call would run it, and with each strategy that fits by its name, where there are
-    several."""
+    """The case as a call would run it; if several strategies fit, also the case with each of them."""
     from normgen.measure.norms import contiguous_binding, direction_of
     from normgen.runtime.planning.choose import alternatives
 

@@ -1,5 +1,5 @@
-"""`normgen compile --emit ptx|cubin|header`: the kernels of one shape, compiled by nvcc or NVRTC, with all
-that is needed to launch them. Needs no GPU."""
+"""`normgen compile --emit ptx|cubin|header`: the kernels of one shape, compiled by nvcc or NVRTC, with
+everything that launches them. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_COMPILERS = 8  # at a time
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the command line says of the calls that binaries are for."""
+    """The calls that binaries are for, as the command line describes them."""
 
     sizes: dict[str, int]
     dtype: str
@@ -60,7 +60,7 @@ def header(package: Package, shape: Shape) -> Output:
 
 
 def cases_of_shape(package: Package, emit: str, shape: Shape) -> tuple[Cases, ...]:
-    """The launches of the directions that are asked for. A length that kernels depend on must be given."""
+    """The launches of the requested directions. Lengths that kernels depend on must be given."""
     from dataclasses import replace
 
     from normgen.ahead.cases import cases_of
@@ -71,7 +71,7 @@ def cases_of_shape(package: Package, emit: str, shape: Shape) -> tuple[Cases, ..
     inner = {axis for each in wanted for kernel in each.record.kernels for axis in kernel.inner}
     _require_lengths(package, inner, shape, emit)
     lengths = usual_sizes(package, shape.sizes)
-    # programs that use these files launch by the driver API, which has all that the architecture has
+    # programs that use these files launch by the driver API, which supports whatever the architecture does
     device = replace(usual_machine(shape.arch), programmatic=architecture(shape.arch).programmatic)
     found = tuple(cases_of(each, lengths, shape.dtype, device, shape.saves) for each in wanted)
     _require_lengths(package, {axis for cases in found for axis in cases.sizes}, shape, emit)
@@ -79,7 +79,7 @@ def cases_of_shape(package: Package, emit: str, shape: Shape) -> tuple[Cases, ..
 
 
 def wanted_directions(package: Package, shape: Shape) -> list[Direction]:
-    """The directions that are asked for, and there."""
+    """The requested directions that the norm has."""
     from normgen.cli.page import require_direction
     from normgen.package.direction import directions
 
@@ -107,9 +107,9 @@ def _writer(package: Package) -> str:
 
 
 def _require_lengths(package: Package, needed: set[str], shape: Shape, emit: str) -> None:
-    """A kernel is compiled for the lengths of its row's axes, and of others that its text depends on."""
+    """A kernel is compiled for the lengths of a row's axes, and of other axes that its text depends on."""
     fixed = {axis.name for axis in package.axes if axis.extent is not None}
     missing = sorted(needed - fixed - shape.sizes.keys())
     if missing:
         give = " ".join(f"--size {axis}={8 if axis == 'B' else 4096}" for axis in missing)
-        raise click.UsageError(f"--emit {emit} compiles for one length of {', '.join(missing)}: give {give}")
+        raise click.UsageError(f"--emit {emit} needs the length of {', '.join(missing)}: give {give}")

@@ -1,5 +1,4 @@
-"""`normgen cache`: where compiled kernels and tuned schedules are kept, how much there is, and removing
-them."""
+"""`normgen cache`: show and clear the cache of compiled kernels and tuned schedules."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from normgen.counting import bytes_text, counted
 
 
 def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """The bytes of an option that is written as in 500M."""
+    """The bytes of an option such as 500M."""
     from normgen.cache_limit import parse_size
 
     try:
@@ -20,12 +19,12 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(fault)) from None
 
 
-@click.group("cache", short_help="Show or clear what is kept on disk.")
+@click.group("cache", short_help="Show or clear the cache on disk.")
 def cache_command() -> None:
-    """Show or clear the disk cache of compiled kernels, and the tuned schedules beside it.
+    """Show or clear the cache on disk: compiled kernels, and schedules kept by `normgen tune`.
 
-    NORMGEN_CACHE_DIR names another directory; NORMGEN_CACHE=0 keeps nothing beyond the process.
-    NORMGEN_CACHE_LIMIT is what the kernels may take, for example 500M (default 1G; 0: any amount).
+    NORMGEN_CACHE_DIR sets another directory. With NORMGEN_CACHE=0 nothing outlives the process.
+    NORMGEN_CACHE_LIMIT limits the size of the kernels, for example to 500M (default 1G; 0 for no limit).
     """
 
 
@@ -35,9 +34,9 @@ def directory() -> None:
     click.echo(_root())
 
 
-@cache_command.command("info", short_help="Print the directory and what it holds.")
+@cache_command.command("info", short_help="Print the directory and its size.")
 def info() -> None:
-    """Print the directory, how many entries it holds, their size, and how many files of tuned schedules."""
+    """Print the directory, the number and size of its entries, the limit, and the number of tuned files."""
     from normgen.cache_limit import entries, size_limit
 
     sizes = [entry.bytes for entry in entries(_root())]
@@ -50,9 +49,9 @@ def info() -> None:
 
 
 @cache_command.command("clear")
-@click.option("--tuned", is_flag=True, help="Also the schedules that `normgen tune` keeps.")
+@click.option("--tuned", is_flag=True, help="Also remove the schedules kept by `normgen tune`.")
 def clear(tuned: bool) -> None:
-    """Remove every compiled kernel. Safe while other processes run: what they need is compiled again."""
+    """Remove all compiled kernels. Running processes are safe: they compile again what they need."""
     from normgen.cache_limit import prune
 
     removed = prune(_root(), 0)
@@ -62,17 +61,17 @@ def clear(tuned: bool) -> None:
     click.echo(f"removed {counted(removed, 'entry')}", err=True)
 
 
-@cache_command.command("prune", short_help="Remove kernels that are not used any more.")
+@cache_command.command("prune", short_help="Remove the least recently used kernels.")
 @click.option(
     *("--to", "limit"),
     metavar="SIZE",
     callback=_size,
-    help="What may be left, as in 200M (default: the limit).",
+    help="The size to shrink to, for example 200M (default: the limit).",
 )
 def prune_command(limit: int | None) -> None:
-    """Remove the kernels that were not used for longest, until the others take no more than the limit.
+    """Remove the least recently used kernels until the others fit into the limit.
 
-    A full cache does so by itself. Safe while other processes run: what they need is compiled again.
+    A full cache does this by itself. Running processes are safe: they compile again what they need.
     """
     from normgen.cache_limit import prune, size_limit
 

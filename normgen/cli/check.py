@@ -1,4 +1,4 @@
-"""`normgen check`: the check of a spec, with its progress on a terminal and an honest table."""
+"""`normgen check`: check a spec, with progress on a terminal, and print a table."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ SCHEMA = 1
 OPTIONS = {"sizes": "--size", "samples": "--sample", "shard": "--shard"}
 
 
-@click.command("check", short_help="Check a spec: its derivative, its kernels.")
+@click.command("check", short_help="Check the derivative and the kernels of a spec.")
 @spec_argument
-@size_option("Fix the length of an axis. The others take awkward lengths in turn.")
+@size_option("Set the length of an axis. The other axes take awkward lengths in turn.")
 @click.option(
     "--dtype",
     type=click.Choice(("f32", "f16", "bf16")),
-    help="One element type for all that the spec leaves open, in place of nine mixtures.",
+    help="Check only this element type, instead of nine mixtures.",
 )
 @click.option(
     "--executor",
     "executors",
     type=click.Choice(("host", "cuda")),
     multiple=True,
-    help="Where kernels run. Default: on the host, and on the GPU if there is one. May be given twice.",
+    help="Where kernels run (default: on the host, and on the GPU if there is one). May be repeated.",
 )
 @attr_option
 @click.option(
@@ -47,18 +47,18 @@ OPTIONS = {"sizes": "--size", "samples": "--sample", "shard": "--shard"}
     metavar="NAME=DISTRIBUTION",
     multiple=True,
     callback=lambda _context, _parameter, given: _samples(given),
-    help="What a tensor is drawn from: normal(0, 1), uniform(0.5, 1.5), constant(7).",
+    help="Distribution of a tensor: normal(0, 1), uniform(0.5, 1.5) or constant(7).",
 )
 @click.option(
     "--shard",
     metavar="AXIS=RANKS",
     multiple=True,
     callback=lambda _context, _parameter, given: _ranks(given),
-    help="Spread an axis over so many simulated ranks, on the host, and check these in place of one.",
+    help="Shard an axis over this many simulated ranks, and check them on the host.",
 )
-@click.option("--quick", is_flag=True, help="Few cases, for an answer within seconds.")
-@click.option("--thorough", is_flag=True, help="Many more cases.")
-@click.option("-v", "--verbose", is_flag=True, help="Every case in a line of its own.")
+@click.option("--quick", is_flag=True, help="Check few cases, in seconds.")
+@click.option("--thorough", is_flag=True, help="Check many more cases.")
+@click.option("-v", "--verbose", is_flag=True, help="Print a line for every case.")
 @click.option("--json", "as_json", is_flag=True, help="Print every case as JSON.")
 def check_command(
     spec: str,
@@ -75,13 +75,12 @@ def check_command(
 ) -> None:
     """Check SPEC.
 
-    The derived gradient is compared with finite differences in float64, and the kernels, as emitted, with a
-    float64 interpreter under error bounds that are derived and not chosen: forward and backward, over awkward
-    lengths, strides, offsets and mixtures of element types. On the host every memory access is checked.
+    The derived gradient is compared with finite differences in float64. The kernels of both directions are
+    compared with a float64 interpreter, for awkward lengths, strides, offsets and mixtures of element types.
+    The error bounds are derived from the formulas. On the host, every memory access is checked too.
 
-    The table shows the worst error as a share of its bound: 1 is the whole of it. Exits with 1 if anything
-    fails or the norm has no kernels, with 70 where the fault is in normgen itself. What could not be checked
-    is in the table too.
+    The table shows the worst error as a fraction of its bound, and what could not be checked. Exits with 1 if
+    a check fails or the norm has no kernels, and with 70 for a bug in normgen.
     """
     from normgen.cli.verdict import check_text
     from normgen.verify.events import NO_KERNELS
@@ -89,9 +88,9 @@ def check_command(
     from normgen.verify.run import Options, host_threads, run
 
     if quick and thorough:
-        raise click.UsageError("--quick and --thorough contradict each other")
+        raise click.UsageError("--quick and --thorough exclude each other")
     if shard and "cuda" in executors:
-        raise click.UsageError("--shard simulates ranks on the host: leave out --executor cuda")
+        raise click.UsageError("--shard simulates ranks on the host: omit --executor cuda")
     source = read_spec(spec)
     options = Options(
         attrs=attrs,
@@ -121,7 +120,7 @@ def check_command(
 
 
 def _collect(events: Iterator[Event]) -> list[Row]:
-    """The rows, with a bar on stderr while they are being made."""
+    """The rows, with a progress bar on stderr."""
     from normgen.verify.events import Progress
 
     rows = []
@@ -135,7 +134,7 @@ def _collect(events: Iterator[Event]) -> list[Row]:
 
 
 def _validate(source: Source, options: Options) -> None:
-    """Show the warnings of a spec, and refuse options that do not fit it."""
+    """Print the warnings of a spec, and refuse options that do not fit it."""
     from normgen.cli.console import show_diagnostics
     from normgen.verify.refused import Refused, checked_definition
 
@@ -150,7 +149,7 @@ def _ranks(given: tuple[str, ...]) -> dict[str, int]:
     found = pairs(given, "--shard", "D=3", DIMENSION)
     for axis, text in found.items():
         if not re.fullmatch(r"[1-9][0-9]?", text):
-            raise click.BadParameter(f"{axis}={text}: from 1 to 99 ranks", param_hint="--shard")
+            raise click.BadParameter(f"{axis}={text}: give 1 to 99 ranks", param_hint="--shard")
     return {axis: int(text) for axis, text in found.items()}
 
 

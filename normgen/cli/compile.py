@@ -1,24 +1,50 @@
-"""`normgen compile`: a spec becomes files."""
+"""`normgen compile`: write the files of a spec."""
 
 from __future__ import annotations
 
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from normgen.cli import exits, files
 from normgen.cli.bench import DIRECTIONS
-from normgen.cli.console import say
-from normgen.cli.options import arch_option, attr_option, dtype_option, size_option, spec_argument
+from normgen.cli.options import (
+    Command,
+    arch_option,
+    attr_option,
+    dtype_option,
+    given_options,
+    read_spec,
+    size_option,
+    spec_argument,
+)
 from normgen.cli.sizes import BOTH
-
-if TYPE_CHECKING:
-    from normgen.codegen.compilation import Compilation
 
 TEXTS = ("module", "cu")
 BINARIES = ("ptx", "cubin", "header")
-OF_ONE_SHAPE = "ptx, cubin and header, and for a module of one shape"
+# What only code for one shape depends on, by the name of the parameter.
+SHAPE_OPTIONS = {
+    "sizes": size_option("Set the length of an axis, to compile for one shape. All axes of a row need one."),
+    "dtype": dtype_option("Element type, with --size."),
+    "arch": arch_option("GPU architecture, with --size."),
+    "direction": click.option(
+        "--direction",
+        type=click.Choice((*DIRECTIONS, BOTH)),
+        default=BOTH,
+        show_default=True,
+        help="Direction, with --size.",
+    ),
+    "no_save": click.option(
+        "--no-save", is_flag=True, help="Do not write what the forward saves for the backward, with --size."
+    ),
+}
+
+
+def _shape_options(command: Command) -> Command:
+    for option in reversed(SHAPE_OPTIONS.values()):
+        command = option(command)
+    return command
 
 
 @click.command("compile", short_help="Compile a spec into a Python module or CUDA text.")
@@ -28,7 +54,7 @@ OF_ONE_SHAPE = "ptx, cubin and header, and for a module of one shape"
     "--output",
     metavar="DIR",
     default=".",
-    help="Where the files go (default: here); - writes to stdout. Files are named after the norm.",
+    help="Directory of the files (default: the current one), or - for stdout.",
 )
 @attr_option
 @click.option(
@@ -37,28 +63,14 @@ OF_ONE_SHAPE = "ptx, cubin and header, and for a module of one shape"
     type=click.Choice(TEXTS + BINARIES),
     multiple=True,
     default=("module",),
-    help="What to write: the Python module (the default; with --size for one shape), the CUDA text alone, or "
-    "for one shape what a CUDA compiler makes of the kernels, or a C header that launches them. May be given "
-    "more than once.",
+    help="What to write: the Python module (default), its CUDA text (cu), or for one shape the compiled "
+    "kernels (ptx, cubin) or a C header that launches them. May be repeated.",
 )
-@size_option(f"The length of an axis, for {OF_ONE_SHAPE}. Those of the row's axes are needed.")
-@dtype_option(f"The element type, for {OF_ONE_SHAPE}.")
-@arch_option(f"The GPU architecture, for {OF_ONE_SHAPE}.")
+@_shape_options
 @click.option(
-    "--direction",
-    type=click.Choice((*DIRECTIONS, BOTH)),
-    default=BOTH,
-    help=f"The directions, for {OF_ONE_SHAPE} (default: both, where there is a backward).",
+    "--check", is_flag=True, help="Write nothing; exit with 1 if a file is missing or would change."
 )
-@click.option(
-    "--no-save",
-    is_flag=True,
-    help=f"Leave out what the forward saves for the backward, for {OF_ONE_SHAPE}.",
-)
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is missing or would change.")
-@click.option(
-    "--no-verify", is_flag=True, help="Do not compile the kernel texts on the host before they are written."
-)
+@click.option("--no-verify", is_flag=True, help="Do not compile the kernels on the host before writing them.")
 @click.option("--force", is_flag=True, help="Replace files that normgen did not write.")
 def compile_command(
     spec: str,
@@ -76,36 +88,43 @@ def compile_command(
 ) -> None:
     """Compile SPEC into a Python module with `forward` and `backward`.
 
-    The module holds the spec, the derived mathematics as comments, and the CUDA text; to run it needs
-    normgen's runtime and nothing else of normgen. The same spec always gives the same text. With --size it is
-    for calls of one shape, and short.
+    The module contains the spec, the derived formulas as comments, and the CUDA text. It is named after the
+    norm and imports only normgen.runtime. The same spec always gives the same text. With --size the module is
+    short: it is for calls of one shape.
     """
     from normgen.cli.binaries import Shape, binaries, header
     from normgen.cli.one_shape import one_shape
-    from normgen.cli.outputs import BY_NAME
-    from normgen.cli.stages import checked
+    from normgen.cli.outputs import cuda, module
+    from normgen.cli.stages import checked, verifying
 
     files.require_directory(output)
     if output == "-" and check:
-        raise click.UsageError("--check compares files: it cannot be used with -o -")
-    given = "--size" if sizes else "--direction" if direction != BOTH else "--no-save" if no_save else ""
+        raise click.UsageError("--check compares files: give it a directory instead of -o -")
     shaped = bool(sizes) and "module" in emits
-    if given and not (shaped or set(emits) & set(BINARIES)):
-        raise click.UsageError(f"{given} is for --emit {OF_ONE_SHAPE}, which --size makes")
+    if not (shaped or set(emits) & set(BINARIES)) and (given := given_options(SHAPE_OPTIONS)):
+        where = "with --emit module, ptx, cubin or header" if sizes else "with --size, as in --size D=4096"
+        raise click.UsageError(f"{given[0]} is for code of one shape: give it {where}")
     shape = Shape(sizes, dtype, arch, direction, not no_save)
-    compilation = checked(spec, attrs)
+    source = read_spec(spec)
+    compilation = cache(partial(checked, source, attrs))
     made: tuple[files.Output, ...] = ()
     for emit in dict.fromkeys(emits):
         if emit == "header":
-            made += (header(compilation.package, shape),)
+            made += (header(compilation().package, shape),)
         elif emit in BINARIES:
-            made += binaries(compilation.package, emit, shape)
+            made += binaries(compilation().package, emit, shape)
         elif emit == "module" and shaped:
-            made += (one_shape(compilation, shape, verify=not (check or no_verify)),)
+            made += (one_shape(compilation(), shape, verify=not (check or no_verify)),)
+        elif emit == "module":
+            made += (module(source, attrs, compilation),)
         else:
-            made += (BY_NAME[emit](compilation),)
-    if not (check or no_verify) and set(emits) & ({"cu"} if shaped else set(TEXTS)):
-        _verify(compilation)
+            made += (cuda(compilation()),)
+    verify = not (check or no_verify) and set(emits) & ({"cu"} if shaped else set(TEXTS))
+    if verify and (output == "-" or not files.up_to_date(made, Path(output))):
+        from normgen.verify.texts import check_texts
+
+        with verifying():
+            check_texts(compilation().definition, compilation().package)
     if output == "-":
         files.to_stdout(made)
     elif check:
@@ -113,14 +132,3 @@ def compile_command(
             click.get_current_context().exit(exits.FAULTS)
     else:
         files.write(made, Path(output), force)
-
-
-def _verify(made: Compilation) -> None:
-    """Compile the kernel texts on the host, where a compiler is there: none is written that is at fault."""
-    from normgen.errors import ToolchainMissing
-    from normgen.verify.texts import check_texts
-
-    try:
-        check_texts(made.definition, made.package)
-    except ToolchainMissing as missing:
-        say(f"the kernels were not compiled before they were written: {missing}")

@@ -1,4 +1,4 @@
-"""`normgen completion`: the script that makes a shell complete the command line."""
+"""`normgen completion`: print a shell's completion script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from click.shell_completion import BashComplete
 
 
 class _Bash(BashComplete):
-    """Click's script offers either words or files. This one offers files beside words, and no space after
+    """Click's script completes either words or files. This one completes both, and adds no space after
     `eps=`."""
 
     source_template = """\
@@ -30,6 +30,8 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
     """Print the completion script of a shell.
+
+    It completes options, files and bundled specs, attrs behind --attr, and axes behind --size.
 
     \b
     bash:  normgen completion bash >> ~/.bashrc

@@ -1,4 +1,4 @@
-"""Where text goes: data to stdout, everything said about it to stderr. Colour only on a terminal."""
+"""Where text goes: data to stdout, messages to stderr. Color only on a terminal."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ SECONDS_BETWEEN_LINES = 10
 
 
 def colored(stream: TextIO) -> bool:
-    """Whether `stream` takes colour: NO_COLOR and TERM=dumb say no, FORCE_COLOR yes, else a terminal."""
+    """Whether to write color to `stream`: NO_COLOR and TERM=dumb turn it off, FORCE_COLOR on, else a
+    terminal has it."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
 
 
 def console(stream: TextIO) -> Console:
-    """A rich console on `stream`. Text from specs is printed as it is: no markup, no emoji."""
+    """A rich console on `stream`. Text from specs is printed verbatim: no markup, no emoji."""
     from rich.console import Console
 
-    # In a file or a pipe a table is as wide as it needs: there is no terminal to break its lines for.
+    # In a file or a pipe no terminal limits the width of a table.
     width = None if stream.isatty() else 200
     return Console(
         file=stream, no_color=not colored(stream), markup=False, highlight=False, emoji=False, width=width
@@ -43,7 +44,7 @@ def console(stream: TextIO) -> Console:
 
 
 def progress_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
-    """`advance(done, total, text)` says a line now and then: none within the first seconds."""
+    """`advance(done, total, text)` prints a line every few seconds, the first one after some."""
     last = clock()
 
     def advance(done: int, total: int, text: str) -> None:
@@ -57,8 +58,7 @@ def progress_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[int
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """`advance(done, total, text)` moves a bar on stderr, or says a line now and then where that is no
-    terminal."""
+    """`advance(done, total, text)` moves a bar on stderr; if that is not a terminal, it prints lines."""
     if not sys.stderr.isatty():
         yield progress_lines()
         return
@@ -75,18 +75,18 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
 
 def say(text: str) -> None:
-    """One line about what happened, to stderr: on a terminal broken between words."""
+    """Print one line to stderr; on a terminal it is wrapped."""
     click.echo(wrapped(text) if sys.stderr.isatty() else text, err=True)
 
 
 def ask_for_a_report() -> None:
-    """Say that something is a fault of normgen itself, and what a report of it needs; to stderr."""
+    """Print to stderr that there is a bug in normgen, and what a report of it needs."""
     import platform
 
     from normgen import __version__
 
     here = f"normgen {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    say("internal error: this is a fault of normgen, not of your spec")
+    say("internal error: this is a bug in normgen, not in your spec")
     say(f"please report it with the lines above, your command and your spec ({here})")
 
 

@@ -1,4 +1,4 @@
-"""`normgen doctor`: what norms are compiled and launched with here, and what is missing."""
+"""`normgen doctor`: what this machine compiles and launches norms with, and what is missing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from normgen.cli.table import print_columns
 from normgen.cli.wrap import wrapped
 
 
-@click.command("doctor", short_help="Say what runs norms here, and what is missing.")
+@click.command("doctor", short_help="Show what can run norms here, and what is missing.")
 @click.pass_context
 def doctor_command(context: click.Context) -> None:
-    """Say what norms are compiled and launched with, and what is missing, with the command that gives it.
+    """Show what compiles and launches norms on this machine, and how to install what is missing.
 
-    A small kernel is compiled and loaded. The exit code is 0 where a norm would run on a GPU, else 1. The C++
-    compiler is for arrays on the CPU, and no GPU needs it but by nvcc.
+    A small kernel is compiled and loaded. Exits with 0 if norms can run on a GPU, else with 1. The C++
+    compiler is for kernels on the CPU; on a GPU only nvcc needs it.
     """
     from normgen.devices.inventory import inventory
 
@@ -26,19 +26,19 @@ def doctor_command(context: click.Context) -> None:
     if find_spec("torch") is not None:
         from normgen.torch.extension import described
 
-        rows.append(("PyTorch's calls", described()))
-    print_columns(("PART", "USED"), rows)
+        rows.append(("PyTorch calls", described()))
+    print_columns(("PART", "FOUND"), rows)
     click.echo()
     faults = dict.fromkeys(part.fault for part in parts if part.fault and part.needed)
     for fault in faults:
-        click.echo(wrapped(f"No norm runs on a GPU: {fault}."))
+        click.echo(wrapped(f"Norms cannot run on a GPU: {fault}."))
     if not faults:
-        click.echo("Norms run on this GPU.")
+        click.echo("Norms can run on this GPU.")
     for part in parts:
         if part.fault and not part.needed:
-            click.echo(wrapped(f"No norm runs on the CPU: {part.fault}."))
+            click.echo(wrapped(f"Kernels cannot run on the CPU: {part.fault}."))
     context.exit(exits.FAULTS if faults else exits.OK)
 
 
 def _why_none(fault: str) -> str:
-    return "see below" if fault else "not looked at"
+    return "see below" if fault else "not checked"

@@ -1,4 +1,4 @@
-"""`normgen explain`: any stage of the compiler as text, or a summary of what it decided."""
+"""`normgen explain`: any stage of the compiler as text, or a summary of its decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import click
 
 from normgen.cli import files
 from normgen.cli.bench import DIRECTIONS
-from normgen.cli.options import arch_option, attr_option, dtype_option, read_spec, size_option, spec_argument
+from normgen.cli.options import (
+    arch_option,
+    attr_option,
+    dtype_option,
+    given_options,
+    read_spec,
+    size_option,
+    spec_argument,
+)
 from normgen.cli.page import page_of
 from normgen.cli.sizes import BOTH, Setting, usual_sizes
 from normgen.cli.stages import checked
@@ -20,43 +28,44 @@ from normgen.cli.wrap import wrapped
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
 
-STAGES = ("ast", "ir", "grad", "plan", "cuda")
+FORMULAS = ("ast", "ir", "grad")
+STAGES = (*FORMULAS, "plan", "cuda")
+CALL_OPTIONS = ("sizes", "dtype", "arch", "no_save")  # what formulas do not depend on
 
 
-@click.command("explain", short_help="Show formulas, kernels and schedules, or any stage.")
+@click.command("explain", short_help="Show formulas, kernels and schedules.")
 @spec_argument
 @attr_option
 @click.option(
     "--emit",
     "stage",
     type=click.Choice(STAGES),
-    help="Print one stage: syntax tree, forward, derived backward, plans of the kernels, or the CUDA text of "
-    "one call.",
+    help="Print one stage: syntax tree, forward, derived backward, plans of the kernels, or CUDA text of one "
+    "call.",
 )
-@size_option("The length of an axis for the summary, the plan and the text; the others get usual lengths.")
-@dtype_option("The element type for the summary, the plan and the text.")
-@arch_option("The GPU architecture that kernels and schedules are for.")
+@size_option("Set the length of an axis. The other axes get typical lengths.")
+@dtype_option("Element type of the tensors whose type the spec leaves open.")
+@arch_option("GPU architecture.")
 @click.option(
     "--direction",
     type=click.Choice((*DIRECTIONS, BOTH)),
-    help="The directions of the summary, the plan (default: both) and the CUDA text (default: forward).",
+    help="Direction (default: both; for --emit cuda: forward).",
 )
 @click.option(
     "--shard",
     "axes",
     metavar="AXIS",
     multiple=True,
-    help="Spread this axis over ranks, and show what they compute and exchange. May be given several times.",
+    help="Show what ranks compute and exchange if this axis is sharded over them. May be repeated.",
 )
-@click.option("--html", is_flag=True, help="Write all of it as one page for a browser.")
-@click.option("--no-save", is_flag=True, help="Leave out what the forward saves for the backward.")
+@click.option("--html", is_flag=True, help="Write everything as one HTML page.")
+@click.option("--no-save", is_flag=True, help="Do not write what the forward saves for the backward.")
 @click.option(
     "-o",
     "--output",
     metavar="DIR|FILE",
     default="-",
-    help="The folder for the CUDA text, in a file named after the norm and the direction, or the file for "
-    "--html (default: stdout).",
+    help="Directory for --emit cuda, or file for --html (default: stdout).",
 )
 @click.option("--force", is_flag=True, help="Replace a file that normgen did not write.")
 def explain_command(
@@ -73,26 +82,30 @@ def explain_command(
     output: str,
     force: bool,
 ) -> None:
-    """Say what normgen makes of SPEC.
+    """Show what normgen compiles SPEC into.
 
-    Without --emit: the formulas in both directions; the kernels, the schedule that each takes, what is
-    predicted of it and of the next best; the bytes moved against the least possible. With --emit plan: every
-    kernel of every strategy, then for these sizes the schedules that are taken, more of the next best, and
-    how many there are. With --emit cuda: the kernels of one call, with its constants and without what these
-    decide, as one text for nvcc or NVRTC. With --html: mathematics, flow of data, kernels and their text,
-    with links between spec and statements, in one file that needs no network. With --shard: what ranks
-    compute that have a run of an axis each, what they exchange, and what each has of a result. Nothing is
-    run; the device is taken to be the usual one of the architecture, such as an H200 for sm_90, and what was
-    tuned for one counts.
+    By default: the formulas of both directions; the kernels, with the schedule that each takes and its
+    predicted time, and the next best schedules; and the bytes moved, compared with the minimum.
+
+    --emit plan shows every kernel of every strategy, and more schedules. --emit cuda prints the kernels of
+    one call, with their constants filled in, as one text for nvcc or NVRTC. --html writes the formulas, the
+    data flow, the kernels and their text into one file that needs no network. --shard shows what ranks
+    compute and exchange, and what each has of a result.
+
+    Nothing runs, and no GPU is needed: the device is the usual one of the architecture, such as an H200 for
+    sm_90. Schedules that `normgen tune` keeps for it count.
     """
+    if (axes or stage in FORMULAS) and (given := given_options(CALL_OPTIONS)):
+        formulas = "--shard" if axes else f"--emit {stage}"
+        raise click.UsageError(f"{formulas} shows formulas, which do not depend on {given[0]}: omit it")
     if axes and (html or stage is not None):
-        raise click.UsageError("--shard shows what ranks exchange: leave out --emit and --html")
+        raise click.UsageError("--shard shows what ranks exchange: omit --emit and --html")
     if html and stage is not None:
-        raise click.UsageError("--html shows every stage: leave out --emit")
+        raise click.UsageError("--html shows every stage: omit --emit")
     if stage != "cuda" and not html and output != "-":
-        raise click.UsageError("-o is for --emit cuda, the text of one call, and for --html")
+        raise click.UsageError("-o is for --emit cuda and --html")
     if stage == "cuda" and direction == BOTH:
-        raise click.UsageError("--emit cuda prints one call: give --direction forward or backward")
+        raise click.UsageError("--emit cuda prints one direction: give --direction forward or backward")
     from normgen.cli.offered import schedules
     from normgen.launching.machine import usual_machine
 
@@ -106,7 +119,7 @@ def explain_command(
 
         click.echo(wrapped(show_ast(parse(read_spec(spec)))), nl=False)
         return
-    made = checked(spec, attrs)
+    made = checked(read_spec(spec), attrs)
     if axes:
         from normgen.cli.ranks import explained
 
@@ -118,19 +131,14 @@ def explain_command(
         lengths = usual_sizes(made.package, sizes)
         return Setting(lengths, dtype, usual_machine(arch), direction or usual, not no_save)
 
-    if html:
-        made_html = _html(made, setting)
+    if html or stage == "cuda":
+        page = _html(made, setting) if html else page_of(made.package, setting(DIRECTIONS[0]))
         if output == "-":
-            files.to_stdout((made_html,))
+            files.to_stdout((page,))
+        elif html:
+            files.write((replace(page, name=Path(output).name),), Path(output).parent, force)
         else:
-            files.write((replace(made_html, name=Path(output).name),), Path(output).parent, force)
-        return
-    if stage == "cuda":
-        made_page = (page_of(made.package, setting(DIRECTIONS[0])),)
-        if output == "-":
-            files.to_stdout(made_page)
-        else:
-            files.write(made_page, Path(output), force)
+            files.write((page,), Path(output), force)
         return
     if stage is None:
         text = _summary(made, setting)
@@ -149,7 +157,7 @@ def _stage(stage: str, made: Compilation) -> str:
             return show_program(made.definition.program)
         case "grad":
             found = made.derived
-            return show_program(found) if found is not None else "nothing is differentiated\n"
+            return show_program(found) if found else "no backward: no output can be differentiated\n"
         case _:
             return made.plans()
 

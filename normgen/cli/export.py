@@ -1,4 +1,4 @@
-"""`normgen tune --export`: what was found, as lines of a table such as normgen comes with."""
+"""`normgen tune --export`: add the schedules found to a table like those that ship with normgen."""
 
 from __future__ import annotations
 
@@ -23,36 +23,37 @@ _ARCH = re.compile(r"sm_\d+")
 
 
 def table_in(path: Path) -> list[Line]:
-    """The lines of a table that a file holds; none where there is no file. Refuses what is no table."""
+    """The lines of a table in a file; none if the file does not exist. Refuses a file that is not a table."""
     from normgen.launching.table import parsed
 
     if path.is_dir():
         raise click.BadParameter(
-            f"{path} is a folder: name a file in it, such as sm_90.jsonl", param_hint=_OPTION
+            f"{path} is a directory: name a file in it, such as sm_90.jsonl", param_hint=_OPTION
         )
     if not path.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {path.parent}: make it first", param_hint=_OPTION)
+        raise click.BadParameter(f"there is no directory {path.parent}: create it first", param_hint=_OPTION)
     try:
         return parsed(path.read_text(encoding="utf-8")) if path.exists() else []
     except OSError as fault:
         raise files.Refused(f"cannot read {path}: {fault.strerror}") from fault
     except ValueError as fault:
-        why = "it is no text" if isinstance(fault, UnicodeDecodeError) else fault
-        message = f"{path} is no table of schedules: {why}; name another file, or a new one"
+        why = "it is not text" if isinstance(fault, UnicodeDecodeError) else fault
+        message = f"{path} is not a table of schedules ({why}): name another file"
         raise click.BadParameter(message, param_hint=_OPTION) from fault
 
 
 def require_architecture(path: Path, arch: str) -> None:
-    """Refuse a file that is named after another architecture than that of the GPU."""
+    """Refuse a file named after another architecture than the GPU's."""
     own = arch.rstrip("af")
     if _ARCH.fullmatch(path.stem) and path.stem != own:
         raise click.BadParameter(
-            f"{path} is named after another GPU than this one: name a file {own}.jsonl", param_hint=_OPTION
+            f"{path} is named after another architecture: for this GPU, name it {own}.jsonl",
+            param_hint=_OPTION,
         )
 
 
 def export(path: Path, norm: str, device: Machine, found: Sequence[Outcome]) -> None:
-    """Put what was found into the table in a file. What that cannot take is said."""
+    """Add the schedules found to the table in a file. Prints those that cannot be added."""
     from normgen.launching.table import written
     from normgen.measure.lines import OtherBits, lines, with_line
 
@@ -64,6 +65,6 @@ def export(path: Path, norm: str, device: Machine, found: Sequence[Outcome]) -> 
             except OtherBits as fault:
                 say(f"{each.kernel.name} is not added to {path}: {fault}; remove that line to replace it")
     if not table:
-        say(f"nothing to write to {path}: kernels of this norm have no lines in tables")
+        say(f"nothing to write to {path}: tables have no lines for the kernels of this norm")
         return
     files.write((files.Output(path.name, written(table).encode()),), path.parent, force=True)

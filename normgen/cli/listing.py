@@ -24,14 +24,14 @@ class Row:
 @click.command("list", short_help="List the bundled specs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_command(as_json: bool) -> None:
-    """List the bundled specs: what each computes, and the attrs it needs."""
+    """List the bundled specs: what each computes, and the attrs that it needs."""
     from normgen import bundled
 
     rows = [describe(name) for name in bundled.names()]
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "specs": [asdict(row) for row in rows]}, indent=2))
         return
-    print_columns(("NAME", "WHAT IT IS"), [(row.name, _about(row)) for row in rows])
+    print_columns(("NAME", "DESCRIPTION"), [(row.name, _about(row)) for row in rows])
 
 
 def _about(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""What `normgen explain` says about schedules: the one that is taken, those next to it, and why not they."""
+"""What `normgen explain` says about schedules: the one that is taken, the next best, and why not these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from normgen.cli.sizes import Setting
-    from normgen.launching.family import Cost
     from normgen.launching.knobs import Knobs
     from normgen.launching.launch import Binding
     from normgen.launching.machine import Machine
@@ -16,25 +15,30 @@ if TYPE_CHECKING:
     from normgen.package.records import Package
     from normgen.runtime.planning.choose import Alternative, Candidate
 
-NEAR, NEXT = 2, 5  # offers that are shown beside the one that is taken, in a summary and of a plan
+NEAR, NEXT = 2, 5  # how many others are shown, in a summary and with a plan
+# Why a schedule that is predicted to be faster is skipped, by whether the one that is taken was measured.
+_WHY_SKIPPED = {
+    True: "normgen takes what was fastest in measurements, even if something else is predicted to be faster",
+    False: "normgen skips a schedule that is faster only at this batch size, so that a row has the same bits "
+    "in every batch",
+}
 
 
 def taken(direction: Direction, binding: Binding, device: Machine) -> tuple[Alternative, list[str]]:
-    """How a call would run, and a line about it where it was tuned."""
-    from normgen.runtime.planning.choose import alternatives, choose_strategy
+    """How a call would run, and a line about it if it was tuned."""
+    from normgen.runtime.planning.choose import fastest
     from normgen.runtime.planning.store import Workload
     from normgen.runtime.planning.tuned import STORE, said_of, tuned
 
     found = tuned(direction.record, binding, device)
     if found is None:
-        return choose_strategy(alternatives(direction.record, binding, device)), []
+        return fastest(direction.record, binding, device), []
     path = STORE.where(Workload(direction.record, device))
     return found[1], [f"tuned: {said_of(found[0])}; kept in {path}"]
 
 
 def schedules(package: Package, setting: Setting) -> str:
-    """For each direction the schedules of its kernels, the next few of each, and the strategies passed
-    over."""
+    """For each direction: the schedules of its kernels, the next best of each, and the other strategies."""
     from normgen.cli.sizes import BOTH
     from normgen.package.direction import directions
 
@@ -47,7 +51,7 @@ def schedules(package: Package, setting: Setting) -> str:
 
 
 def others(direction: Direction, chosen: Alternative, binding: Binding, device: Machine) -> Iterator[str]:
-    """A line for each strategy that is not taken, and why not."""
+    """A line for each strategy that is not taken, with the reason."""
     from normgen.runtime.planning.choose import alternatives, misfit
 
     found = {each.strategy.name: each for each in alternatives(direction.record, binding, device)}
@@ -58,54 +62,54 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         if other is None:
             why = misfit(strategy, binding, device)
         else:
-            why = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
-        yield f"  not the strategy {strategy.name}: {why}"
+            why = f"predicted: {other.microseconds:.1f} us, compared with {chosen.microseconds:.1f}"
+            if other.microseconds < chosen.microseconds:
+                why += f"; {_WHY_SKIPPED[True]}"
+        yield f"  strategy {strategy.name} not taken: {why}"
 
 
 def explained(chosen: Alternative, binding: Binding, device: Machine) -> Iterator[str]:
-    """The lines about each kernel and its schedule: what these are expected to take, and the next best."""
+    """The lines about each kernel: its schedule, the predicted time, and the next best schedules."""
     for kernel, offers in _offered(chosen, binding, device):
         yield from kernel.lines
-        yield f"  {_sentence(kernel, offers, NEAR)}"
+        yield from (f"  {line}" for line in _figures_of(kernel, offers, NEAR))
 
 
 def _direction(direction: Direction, binding: Binding, device: Machine) -> Iterator[str]:
     chosen, notes = taken(direction, binding, device)
     yield from (f"  {note}" for note in notes)
-    beside = "" if notes else "; `normgen tune` measures them"
+    how = "" if notes else "; `normgen tune` measures them"
     for kernel, offers in _offered(chosen, binding, device):
         yield from (f"  {line}" for line in kernel.lines)
-        yield f"    {_sentence(kernel, offers, NEXT)}"
+        yield from (f"    {line}" for line in _figures_of(kernel, offers, NEXT))
         if len(offers) > 1:
-            yield f"    {len(offers)} schedules fit{beside}"
+            yield f"    {len(offers)} schedules fit{how}"
     yield from others(direction, chosen, binding, device)
 
 
 def _offered(
     chosen: Alternative, binding: Binding, device: Machine
 ) -> Iterator[tuple[Candidate, Sequence[Candidate]]]:
-    """Each kernel as it is taken, with all that is offered of it."""
+    """Each kernel as it is taken, with every schedule that fits it."""
     from normgen.runtime.planning.choose import candidates
 
     return zip(chosen.kernels, candidates(chosen.strategy, binding, device), strict=True)
 
 
-def _sentence(kernel: Candidate, offers: Sequence[Candidate], near: int) -> str:
-    """What was taken is predicted to take, and the best of those that give a row other bits."""
+def _figures_of(kernel: Candidate, offers: Sequence[Candidate], near: int) -> Iterator[str]:
+    """The predicted time of the schedule that is taken, and the best of those that give a row other bits."""
+    own = kernel.microseconds
+    yield f"predicted: {_figures(kernel, own)}{' (measured to be fast)' if kernel.measured else ''}"
     best = _best(kernel, offers)[:near]
-    own = kernel.cost.microseconds
-    # a row has the same bits in any batch, so that what is taken is not the fastest for each number of rows
-    where = "where it was measured" if kernel.measured else "in other batches"
-    said = [
-        f"{each.text}: {_figures(each.cost, us)}" + (f", slower {where}" if us < own else "")
-        for us, each in best
-    ]
-    taken = f"{'measured to be fast; ' if kernel.measured else ''}predicted: {_figures(kernel.cost, own)}"
-    return "; ".join([taken, *([f"next best {said[0]}", *said[1:]] if said else [])])
+    skipped = [f"skipped: {each.text}: {_figures(each, us)}" for us, each in best if us < own]
+    yield from skipped
+    if skipped:
+        yield _WHY_SKIPPED[kernel.measured]
+    yield from (f"next best: {each.text}: {_figures(each, us)}" for us, each in best if us >= own)
 
 
 def _best(kernel: Candidate, offers: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
-    """Of each kind of bits that is not the kernel's own the fastest offer, by what is predicted."""
+    """The offer with the least predicted time for each kind of bits other than the kernel's own."""
     from normgen.runtime.planning.choose import predicted
 
     found: dict[Knobs, tuple[float, Candidate]] = {}
@@ -115,5 +119,5 @@ def _best(kernel: Candidate, offers: Sequence[Candidate]) -> list[tuple[float, C
     return list(found.values())
 
 
-def _figures(cost: Cost, microseconds: float) -> str:
-    return f"{microseconds:.1f} us, {sum(cost.moved.values()) / microseconds / 1e3:.0f} GB/s"
+def _figures(each: Candidate, microseconds: float) -> str:
+    return f"{microseconds:.1f} us, {sum(each.moved.values()) / microseconds / 1e3:.0f} GB/s"

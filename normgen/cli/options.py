@@ -1,14 +1,15 @@
-"""What several commands take: the SPEC argument, `--attr`, `--size`, `--dtype`."""
+"""What several commands share: the SPEC argument, `--attr`, `--size`, `--dtype`, `--arch`."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from normgen.cli import exits
 from normgen.cli.suggestions import suggest_attrs, suggest_sizes, suggest_specs
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-# A spec is a page of text. What is larger is a mistake, and is not read into memory to find that out.
+# A spec is a page of text. A larger file is a mistake, and is not read into memory.
 LARGEST_SPEC = 50_000_000
+STDIN = "<stdin>"  # the name of a spec from there
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AXIS = re.compile(r"[A-Z][A-Za-z0-9_]*|\.\.\.")
@@ -29,7 +31,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class Unreadable(click.ClickException):
-    """A spec that the command line names and that cannot be read."""
+    """A spec on the command line that cannot be read."""
 
     exit_code = exits.USAGE
 
@@ -48,7 +50,7 @@ def attr_option(command: Command) -> Command:
         multiple=True,
         shell_complete=suggest_attrs,
         callback=lambda _context, _parameter, given: _attrs(given),
-        help="Give an attr of the spec its value. An int or bool attr without a default needs one.",
+        help="Set an attr of the spec. Int and bool attrs without a default must be set.",
     )(command)
 
 
@@ -75,7 +77,7 @@ def dtype_option(text: str) -> Decorator:
 
 
 def arch_option(text: str) -> Decorator:
-    """`--arch sm_90`: an architecture that kernels can be for."""
+    """`--arch sm_90`: an architecture that kernels can target."""
     return click.option(
         "--arch",
         metavar="ARCH",
@@ -86,38 +88,46 @@ def arch_option(text: str) -> Decorator:
     )
 
 
+def given_options(names: Collection[str]) -> list[str]:
+    """Which of the parameters of these names the command line gives, as options: `--dtype`."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in names
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+
+
 def read_spec(argument: str) -> Source:
-    """The spec that SPEC names: a plain word is a bundled spec if there is one, anything else a file."""
+    """The spec that SPEC names: a bundled spec, else a file, whose `.norm` may be left out."""
     from normgen import bundled
     from normgen.diagnostics import Source
 
     if argument == "-":
-        return Source("<stdin>", _decode("stdin", sys.stdin.buffer.read(LARGEST_SPEC + 1)))
-    if _NAME.fullmatch(argument):
-        found = bundled.read(argument)
-        if found is not None:
-            return found
-        if not Path(argument).exists():
-            raise Unreadable(_unknown(argument, bundled.names()))
-    return Source(argument, _decode(argument, _contents(Path(argument))))
+        return Source(STDIN, _decode("stdin", sys.stdin.buffer.read(LARGEST_SPEC + 1)))
+    found = bundled.read(argument)
+    if found is not None:
+        return found
+    path = argument
+    if not Path(path).exists():
+        if Path(f"{path}.norm").is_file():
+            path = f"{path}.norm"
+        elif _NAME.fullmatch(path):
+            raise Unreadable(f"there is no bundled spec {path} and no file {path}.norm: {bundled.hint(path)}")
+    return Source(path, _decode(path, _contents(path)))
 
 
-def _unknown(name: str, names: tuple[str, ...]) -> str:
-    from difflib import get_close_matches
+def _contents(path: str) -> bytes:
+    from normgen import bundled
 
-    close = get_close_matches(name, names, n=2)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`normgen list` shows those there are"
-    return f"no bundled spec is called {name}, and there is no such file: {hint}"
-
-
-def _contents(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             return file.read(LARGEST_SPEC + 1)
     except OSError as fault:
-        raise Unreadable(f"cannot read {path}: {fault.strerror}") from fault
+        raise Unreadable(f"cannot read {path}: {fault.strerror}{bundled.file_hint(path)}") from fault
     except ValueError as fault:  # a NUL in the name
-        raise Unreadable(f"cannot read {str(path)!r}: {fault}") from fault
+        raise Unreadable(f"cannot read {path!r}: {fault}") from fault
 
 
 def _decode(name: str, data: bytes) -> str:
@@ -157,7 +167,7 @@ def pairs(given: tuple[str, ...], option: str, example: str, name: re.Pattern[st
 
 
 def _value(text: str) -> object:
-    """A bool, an int or a float as the spec language writes them. The checker refuses the rest."""
+    """A bool, int or float as in the spec language; any other text, which the checker refuses."""
     if text in ("true", "True", "false", "False"):
         return text.lower() == "true"
     # Python refuses to read longer ones; so does the language.
@@ -173,7 +183,7 @@ def _arch(given: str) -> str:
     from normgen.launching.machine import is_too_old, too_old
 
     if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", given):
-        raise click.BadParameter(f"{given!r} is no architecture such as sm_90", param_hint="--arch")
+        raise click.BadParameter(f"{given!r} is not an architecture, such as sm_90", param_hint="--arch")
     if is_too_old(given):
         raise click.BadParameter(too_old(given), param_hint="--arch")
     return given

@@ -1,4 +1,4 @@
-"""What `normgen compile` writes, by the name that `--emit` gives it."""
+"""The texts that `normgen compile` writes of a spec for calls of any shape."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
+    from normgen.diagnostics import Source
 
-Maker = Callable[["Compilation"], Output]
 
-
-def module(made: Compilation) -> Output:
-    """The Python module."""
+def module(source: Source, attrs: dict[str, object], compilation: Callable[[], Compilation]) -> Output:
+    """The Python module. Once it is known, there is a `compilation` only of what has warnings to show."""
     from normgen.api import module_text
+    from normgen.cache_results import result_of
 
-    return Output(f"{made.package.name}.py", module_text(made).encode())
+    def made() -> tuple[str, str, bool]:
+        found = compilation()
+        return found.package.name, module_text(found), bool(found.definition.warnings)
+
+    name, text, warned = result_of("module", source, attrs, (), made)
+    if warned:
+        compilation()
+    return Output(f"{name}.py", text.encode())
 
 
 def cuda(made: Compilation) -> Output:
-    """The CUDA text alone, for reading, and for nvcc: every kernel in each of its forms, with constants."""
+    """The CUDA text, to read and to compile by nvcc: every kernel in each of its forms, with constants."""
     from normgen.package.device_functions import functions_of, without_includes
     from normgen.page.page import INFINITY
     from normgen.verify.texts import texts
@@ -30,7 +37,7 @@ def cuda(made: Compilation) -> Output:
     found = sorted(texts(made.definition, package).items())
     parts = [
         f"// {MARK} from {package.name}.norm: every kernel in each of its forms.\n"
-        "// Each stands behind the constants of one call that may take it; another call has others.\n"
+        "// Each has the constants of one call that may take it; other calls have other constants.\n"
         f"// It compiles by itself: nvcc -arch=sm_90 -cubin {package.name}.cu\n",
         INFINITY,
         functions_of(source for _, source in found),
@@ -43,6 +50,3 @@ def cuda(made: Compilation) -> Output:
         )
         parts.append(f"namespace of_{entry} {{\n\n{own}\n\n}}  // namespace of_{entry}\n")
     return Output(f"{package.name}.cu", "\n".join(parts).encode())
-
-
-BY_NAME: dict[str, Maker] = {"module": module, "cu": cuda}

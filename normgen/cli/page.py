@@ -1,4 +1,4 @@
-"""`normgen explain --emit cuda`: what the CUDA compiler is given for one call, as one text."""
+"""`normgen explain --emit cuda`: the CUDA text of one call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page_of(package: Package, setting: Setting) -> Output:
         f"{MARK} from {package.name}.norm: the {direction} for {setting.text}.",
         *notes,
         f"It compiles by itself: nvcc -arch={device.arch} -cubin {name}",
-        "(or NVRTC with -default-device, told where the headers of CUDA are).",
+        "(or NVRTC with -default-device and -I for CUDA's headers).",
     ]
     if len(plan.launches) > 1:
         head.append("Its kernels are launched in this order, on one stream.")
@@ -44,12 +44,13 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def require_direction(package: Package, name: str) -> Direction:
-    """A direction of a norm; a usage error where there is none."""
+    """A direction of a norm; a usage error if the norm does not have it."""
     from normgen.package.direction import directions
 
     found = next((each for each in directions(package) if each is not None and each.name == name), None)
     if found is None:
         raise click.BadParameter(
-            f"{package.name} has no backward: no output of it can be differentiated", param_hint="--direction"
+            f"{package.name} has no backward: none of its outputs can be differentiated",
+            param_hint="--direction",
         )
     return found

@@ -1,4 +1,4 @@
-"""`explain --shard`: what ranks compute and exchange where axes of a norm are spread over them."""
+"""`explain --shard`: what ranks compute and exchange if axes of a norm are sharded."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from normgen.package.spread import PairRecord
 
 _WITHIN = (
-    "runs of other lengths exchange between kernels, whatever the engine: a rank has kernels of its own for "
-    "each block"
+    "Shards that cut through groups always exchange between kernels, because a rank runs separate kernels "
+    "for each block."
 )
 _HAVE = {
     "shard": "a shard",
-    "whole": "whole, the same bits on all ranks",
-    "part": "a part: the sum over ranks is its value",
+    "whole": "whole: the same bits on every rank",
+    "part": "a part: its value is the sum over ranks",
 }
 
 
 def explained(made: Compilation, axes: Sequence[str], directions: Sequence[str]) -> str:
-    """The stages of these directions. Raises `SpecError` for axes that cannot be spread."""
+    """The stages of these directions. Raises `SpecError` for axes that cannot be sharded."""
     from normgen.codegen.ranks import rank_compilation
 
     program = made.definition.program
     on_rank = rank_compilation(made.definition, axes, 1)  # which shows how it is on any number
-    lines = [f"{program.name} with {' and '.join(axes)} spread over ranks"]
+    lines = [f"{program.name} with {' and '.join(axes)} sharded"]
     exchanges = 0
     for blocks in (False, True) if on_rank.runs.pairs else (False,):
         if on_rank.runs.pairs:
@@ -43,7 +43,7 @@ def explained(made: Compilation, axes: Sequence[str], directions: Sequence[str])
                 lines += ["", *_direction(name, each, spread)]
                 exchanges += len(spread.rounds)
     if exchanges:
-        lines += ["", *textwrap.wrap(f"on GPUs PyTorch's processes exchange by {RULE}", 80)]
+        lines += ["", *textwrap.wrap(RULE, 80)]
     if on_rank.runs.pairs:
         lines += ["", *textwrap.wrap(_WITHIN, 80)]
     return "\n".join(lines) + "\n"
@@ -53,11 +53,11 @@ def _runs_text(pairs: Sequence[PairRecord], blocks: bool) -> str:
     names, groups = (" and ".join(each) for each in ([p.name for p in pairs], [p.outer for p in pairs]))
     if blocks:
         return (
-            f"with other runs of {names}: each rank computes for up to 3 blocks of its run, and tells of all "
-            f"groups that it has elements of"
+            f"Any other shards of {names}: each rank splits its shard into up to 3 blocks and sends the "
+            f"statistics of every group that it has elements of."
         )
-    alike = ", as many on each" if any(pair.groups is not None for pair in pairs) else ""
-    return f"with runs of whole groups{alike}, which are runs of {groups}:"
+    alike = ", the same number on each rank" if any(pair.groups is not None for pair in pairs) else ""
+    return f"Shards of whole groups{alike}: these are shards of {groups}."
 
 
 def _direction(name: str, program: Program, spread: Spread) -> Iterator[str]:
@@ -65,24 +65,24 @@ def _direction(name: str, program: Program, spread: Spread) -> Iterator[str]:
     results = ", ".join(r.tensor.name for r in program.results)
     yield f"{name}({reads}) -> {results}: {_exchanged(len(spread.rounds))}"
     for number, (each, told) in enumerate(zip(spread.rounds, spread.told, strict=True), 1):
-        yield f"  round {number}: each rank tells {told_text(told)}"
+        yield f"  round {number}: each rank sends {told_text(told)}"
         yield from _formulas(each)
     if spread.merge.results or spread.merge.updates:
-        yield "  merge: each rank computes the same, of what all have told"
+        yield "  merge: every rank computes the same values from what all ranks sent"
         yield from _formulas(spread.merge)
     if spread.apply.results or spread.apply.updates:
-        yield "  apply: each rank computes its own"
+        yield "  apply: each rank computes its own results"
         yield from _formulas(spread.apply)
     for result, placement in spread.placements.items():
         yield f"  {result.replace('update:', 'the new ')} is {_HAVE[placement]}"
 
 
 def _exchanged(rounds: int) -> str:
-    return f"{counted(rounds, 'exchange')} between ranks" if rounds else "nothing is exchanged"
+    return f"{counted(rounds, 'exchange') if rounds else 'no exchange'} between ranks"
 
 
 def told_text(told: Sequence[Tensor]) -> str:
-    """How much a rank tells: `3 floats per ...`."""
+    """How much a rank sends: `3 floats per ...`."""
     numbers: dict[tuple[str, ...], int] = {}
     for tensor in told:
         numbers[tensor.order] = numbers.get(tensor.order, 0) + 1

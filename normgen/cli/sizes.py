@@ -1,4 +1,4 @@
-"""Calls to show or to compile for: what the user gave, and where nothing was given sizes that people have."""
+"""Calls to show or to compile for: the sizes given, and typical sizes for the other axes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BOTH = "both"  # directions
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What calls have: lengths of the axes, an element type, a device; which directions there are of them,
-    and whether the forward writes what it saves."""
+    """A call: lengths of the axes, an element type, a device, the directions, and whether the forward writes
+    what it saves."""
 
     sizes: dict[str, int]
     dtype: str
@@ -46,7 +46,7 @@ class Setting:
 
 
 def usual_sizes(package: Package, given: dict[str, int]) -> dict[str, int]:
-    """A length for every axis: where none is given, one that people have."""
+    """A length for every axis: the one given, or a typical one."""
     from normgen.ahead.usual import axes_of, fixed_axes, usual_lengths
 
     _check(given, axes_of(package), fixed_axes(package))
@@ -59,7 +59,7 @@ def _check(given: dict[str, int], axes: Sequence[str], fixed: dict[str, int]) ->
             raise click.BadParameter(f"{name}=0: there is nothing to run", param_hint="--size")
         if name not in axes:
             raise click.BadParameter(
-                f"no axis is called {name}: they are {', '.join(axes)}", param_hint="--size"
+                f"no axis is called {name}; the axes are {', '.join(axes)}", param_hint="--size"
             )
         if fixed.get(name, length) != length:
             raise click.BadParameter(f"the spec fixes {name} to {fixed[name]}", param_hint="--size")

@@ -1,4 +1,4 @@
-"""What a shell is offered for SPEC, `--attr` and `--size`. A spec that cannot be read offers nothing."""
+"""Completions of SPEC, `--attr` and `--size`. A spec that cannot be read has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def suggest_specs(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Files, which the shell itself finds, and the bundled specs."""
+    """Files, which the shell finds itself, and bundled specs."""
     from normgen import bundled
 
     files = CompletionItem(typed, type="file")  # first: a shell may forget what comes before it
@@ -20,7 +20,7 @@ def suggest_specs(context: click.Context, parameter: click.Parameter, typed: str
 
 
 def suggest_attrs(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """`eps=` for each attr of the spec that has no value yet; for a bool with either value."""
+    """`eps=` for each attr of the spec without a value; `flag=true` and `flag=false` for a bool."""
     from normgen.dsl import ast
 
     items = []
@@ -32,7 +32,7 @@ def suggest_attrs(context: click.Context, parameter: click.Parameter, typed: str
 
 
 def suggest_sizes(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """`D=` for each axis of the spec that has no length yet."""
+    """`D=` for each axis of the spec without a length."""
     from normgen.dsl import ast
 
     nodes = _statements(context)
@@ -48,7 +48,7 @@ def _statements(context: click.Context) -> tuple[ast.Node, ...]:
     from normgen.diagnostics import SpecError
     from normgen.dsl.syntax import parse
 
-    # Behind an option that still lacks its value, click leaves arguments where they are.
+    # Click leaves arguments in `args` behind an option whose value is missing.
     named = context.params.get("spec") or next(iter(context.args), None)
     if named is None or named == "-":
         return ()

@@ -1,4 +1,4 @@
-"""The summary of `normgen explain`: formulas, kernels and why they run as they do, bytes moved."""
+"""The summary of `normgen explain`: formulas, kernels with the reasons for their schedules, bytes moved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from normgen.cli.sizes import BOTH
-from normgen.counting import bytes_text, counted
+from normgen.counting import counted
 
 if TYPE_CHECKING:
     from normgen.cli.sizes import Setting
@@ -29,14 +29,14 @@ def summarise(definition: Definition, derived: Program | None, package: Package,
     )
     for direction, program in zip(directions(package), (definition.program, derived), strict=True):
         if direction is None or program is None:
-            lines += ["", "no backward: nothing is differentiated"] if setting.direction == BOTH else []
+            lines += ["", "no backward: no output can be differentiated"] if setting.direction == BOTH else []
         elif setting.direction in (BOTH, direction.name):
             lines += ["", *_direction(direction, program, setting)]
     return "\n".join(lines) + "\n"
 
 
 def without_kernels(forward: Program, backward: Program | None, reasons: Sequence[Diagnostic]) -> str:
-    """The summary of a norm that no family of kernels fits yet: its formulas, and what is missing."""
+    """The summary of a norm that has no kernels yet: its formulas, and the reason."""
     lines = [f"{forward.name}: {forward.doc}" if forward.doc else forward.name]
     for title, program in (("forward", forward), ("backward", backward)):
         if program is not None:
@@ -72,6 +72,4 @@ def _direction(direction: Direction, program: Program, setting: Setting) -> Iter
     yield from (f"  {note}" for note in notes)
     yield from (f"  {line}" for line in explained(chosen, binding, setting.device))
     yield from others(direction, chosen, binding, setting.device)
-    counted = count_bytes(chosen, binding)
-    share = counted.total / max(1, counted.least)
-    yield f"  memory: {bytes_text(counted.total)} moved, {share:.3f} of the least possible"
+    yield f"  memory: {count_bytes(chosen, binding).text}"

@@ -11,11 +11,11 @@ from normgen.cli.console import colored
 from normgen.cli.wrap import width, wrapped
 
 GAP = "  "
-NARROWEST_CELL = 20  # a last column that would be narrower is left as wide as it is
+NARROWEST_CELL = 20  # a last column that would be narrower is not wrapped
 
 
 def print_columns(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print rows under their headings. An empty column is left out; those in `right` align right."""
+    """Print rows under their headings. Empty columns are omitted; those in `right` align right."""
     for number, line in enumerate(columns_of(headings, rows, right)):
         click.echo(click.style(line, bold=True) if number == 0 and colored(sys.stdout) else line)
 
@@ -23,8 +23,8 @@ def print_columns(headings: Sequence[str], rows: Sequence[Sequence[str]], right:
 def columns_of(
     headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> list[str]:
-    """The lines of a table: the headings, then the rows. Where these are wider than the terminal, the cells
-    of the last column go on in further lines below."""
+    """The lines of a table: the headings, then the rows. If a row is wider than the terminal, the cell in its
+    last column is wrapped."""
     columns = [
         [heading, *cells]
         for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)

@@ -1,4 +1,4 @@
-"""How many bytes the launches of a pass move: the figures that the checked host executor measures."""
+"""Bytes moved by the launches of a pass: what the checked host executor measures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from normgen.counting import bytes_text
 from normgen.measure.arithmetic import operand_bytes
 
 if TYPE_CHECKING:
@@ -15,23 +16,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """`moved` by the launches, by array; `least`: each operand and each result of the pass once."""
+    """`moved` by the launches, per array; `least`: each operand and each result once."""
 
     moved: dict[str, int]
     least: int
 
     @property
     def total(self) -> int:
-        """What is moved in all."""
+        """All that is moved."""
         return sum(self.moved.values())
+
+    @property
+    def text(self) -> str:
+        """The total, also in terms of the least."""
+        return f"{bytes_text(self.total)} moved, {self.total / max(1, self.least):.3f} times the minimum"
 
 
 def count_bytes(alternative: Alternative, binding: Binding) -> Bytes:
-    """What a strategy moves in a call.
+    """The bytes that a strategy moves in a call.
 
-    A value that all rows share is counted once for each kernel, since it stays in the cache.
+    A value that all rows share counts once per kernel, since it stays in the cache.
     """
     moved: Counter[str] = Counter()
     for each in alternative.kernels:
-        moved.update(each.cost.moved)
+        moved.update(each.moved)
     return Bytes(dict(moved), sum(operand_bytes(binding).values()))

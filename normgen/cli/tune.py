@@ -1,4 +1,4 @@
-"""`normgen tune`: measures the schedules of a norm at given sizes, and keeps the fastest."""
+"""`normgen tune`: measure the schedules of a norm at given sizes, and keep the fastest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from normgen.cli.bench import DIRECTIONS, directions_of, require_numbers
 from normgen.cli.console import progress_bar, say
-from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
+from normgen.cli.options import attr_option, dtype_option, read_spec, size_option, spec_argument
 from normgen.cli.stages import checked
 from normgen.counting import counted
 
@@ -24,16 +24,16 @@ SCHEMA = 1
 _SHOWN = 8  # lines of the table for each direction, without --verbose
 
 
-@click.command("tune", short_help="Measure schedules of a norm, and keep the fastest.")
+@click.command("tune", short_help="Measure the schedules of a norm, and keep the fastest.")
 @spec_argument
-@size_option("The length of an axis, to tune for. The others get usual lengths.")
-@dtype_option("The element type of all that the spec leaves open.")
+@size_option("Set the length of an axis. The other axes get typical lengths.")
+@dtype_option("Element type of the tensors whose type the spec leaves open.")
 @click.option(
     "--direction",
     type=click.Choice((*DIRECTIONS, "both")),
     default="both",
     show_default=True,
-    help="What to tune.",
+    help="Which direction to tune.",
 )
 @attr_option
 @click.option(
@@ -42,27 +42,32 @@ _SHOWN = 8  # lines of the table for each direction, without --verbose
     default=24,
     show_default=True,
     metavar="N",
-    help="How many schedules of each kernel to measure at a time.",
+    help="How many schedules of each kernel to measure per round.",
 )
 @click.option(
     "--budget",
     type=click.FloatRange(min=0),
     default=None,
     metavar="SECONDS",
-    help="Begin no other schedule after so long in one direction. Default: none is left out.",
+    help="Start no further schedule of a direction after this time (default: no limit).",
 )
 @click.option(
-    "--device", type=click.IntRange(min=0), default=0, show_default=True, metavar="K", help="Which GPU."
+    "--device",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="K",
+    help="Index of the GPU.",
 )
 @click.option(
     "--export",
     "exported",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also put what is found into this table, in the form of those that normgen comes with.",
+    help="Also add the result to this table, in the format of the tables that ship with normgen.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Every schedule that was measured.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every schedule that was measured.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def tune_command(
     spec: str,
     sizes: dict[str, int],
@@ -76,12 +81,12 @@ def tune_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Find the fastest schedules of SPEC at these sizes on a GPU, and keep them for calls to come.
+    """Find the fastest schedules of SPEC at these sizes on a GPU, and keep them for later calls.
 
-    Schedules are timed with cold caches, as by `normgen bench`, in the order in which they are expected to do
-    well. One that beats the default must give the same results. What takes at least 2 % less time is kept
-    beside the compiled kernels, for calls with the same device, kernels, lengths, element types and
-    alignment in programs that start afterwards. NORMGEN_TUNED=0 ignores it.
+    Schedules are timed with cold caches, as by `normgen bench`, those with the best predictions first. A
+    schedule that beats the default must give the same results. If it takes at least 2 % less time, it is kept
+    in the cache, and programs that start later use it for calls with the same device, kernels, lengths,
+    element types and alignment. NORMGEN_TUNED=0 ignores kept schedules.
     """
     from normgen.cli import export
     from normgen.cli.sizes import usual_sizes
@@ -89,7 +94,7 @@ def tune_command(
     from normgen.measure.trials import Limits
     from normgen.measure.tuning import tune
 
-    package = checked(spec, attrs).package
+    package = checked(read_spec(spec), attrs).package
     require_numbers(package)
     lengths = usual_sizes(package, sizes)
     wanted = directions_of(package, () if direction == "both" else (direction,))
@@ -173,11 +178,11 @@ def _print(found: Sequence[Outcome], device: str, verbose: bool) -> None:
         shown = _shown(outcome, verbose)
         print_columns(headings, [_cells(outcome, trial) for trial in shown], headings[:5])
         if len(outcome.trials) > len(shown):
-            click.echo(f"and {len(outcome.trials) - len(shown)} more: --verbose shows them")
+            click.echo(f"{len(outcome.trials) - len(shown)} more: --verbose shows them")
 
 
 def _shown(outcome: Outcome, verbose: bool) -> list[Trial]:
-    """The trials by time, the strategies as they are by default first."""
+    """The trials by time, after the default schedule of each strategy."""
     usual = [trial for trial in outcome.trials if not trial.schedule]
     tried = [trial for trial in outcome.trials if trial.schedule]
     tried.sort(key=lambda trial: (trial.us is None, trial.us))
@@ -195,7 +200,7 @@ def _cells(outcome: Outcome, trial: Trial) -> tuple[str, ...]:
         str(trial.registers) if compiled else "",
         str(trial.local) if compiled else "",
         _verdict(outcome, trial),
-        "; ".join(filter(None, (f"{named}: {trial.schedule or 'by default'}", trial.why))),
+        "; ".join(filter(None, (f"{named}: {trial.schedule or 'default'}", trial.why))),
     )
 
 
@@ -207,9 +212,9 @@ def _say_kept(found: Sequence[Outcome]) -> None:
     for outcome in found:
         what = outcome.case.direction
         if outcome.found is None:
-            say(f"{what}: the default is as good, at {outcome.usual:.2f} us; nothing is kept")
+            say(f"{what}: the default is as good as any, at {outcome.usual:.2f} us; nothing is kept")
         else:
-            times = f"{outcome.found.microseconds:.2f} us in place of {outcome.found.usual:.2f}"
+            times = f"{outcome.found.microseconds:.2f} us instead of {outcome.found.usual:.2f} us"
             say(f"{what}: {times}, kept in {outcome.path}")
         if outcome.left:
-            say(f"{what}: {counted(outcome.left, 'schedule')} not tried within the budget")
+            say(f"{what}: {counted(outcome.left, 'schedule')} not measured within the budget")

@@ -1,4 +1,4 @@
-"""What a check has found, as text: the worst of each kind of case, what failed, what was left out."""
+"""The result of a check as text: the worst case of each kind, failures, and what was skipped."""
 
 from __future__ import annotations
 
@@ -18,27 +18,34 @@ if TYPE_CHECKING:
 _STYLES = {"FAILED": "red", "passed, with gaps": "yellow", "no kernels": "yellow", "passed": "green"}
 _HEADINGS = ("STAGE", "DIRECTION", "WHERE", "DTYPES", "CASES", "WORST", "VERDICT")
 
-# What may follow the lengths of a case, by a pattern that finds it: how it is shown, and what it means.
+# Marks behind the lengths of a case: a pattern that finds the mark, an example, and the meaning.
 _MARKS = (
-    (r"(?<!out )\+\d", "+3", "operands begin 3 elements after an aligned address"),
-    (r"out \+\d", "out +1", "the arrays of the results begin 1 element after an aligned address"),
-    (r"padded", "padded", "rows lie one element further apart than they are long"),
-    (r"without \w", "without p", "the call leaves p out"),
-    (r"wrt \w", "wrt x", "the call asks for the gradient of x only"),
-    (r"in place", "in place", "a result is written over an operand"),
-    (r"accumulate", "accumulate", "gradients of params are added to what their arrays hold"),
-    (r"save=False", "save=False", "the forward writes no statistics"),
+    (r"(?<!out )\+\d", "+3", "operands start 3 elements past an aligned address"),
+    (r"out \+\d", "out +1", "result arrays start 1 element past an aligned address"),
+    (r"padded", "padded", "the stride of a row is its length plus one element"),
+    (r"rounded", "rounded", "the stride of a row is a multiple of 16 elements"),
+    (
+        r"odd rows",
+        "odd rows",
+        "the stride of a row is odd, that of the next dimension a multiple of 16 elements",
+    ),
+    (r"odd outer", "odd outer", "only the outermost dimension has an odd stride"),
+    (r"without \w", "without p", "the call omits p"),
+    (r"wrt \w", "wrt x", "the call requests only the gradient of x"),
+    (r"in place", "in place", "a result overwrites an operand"),
+    (r"accumulate", "accumulate", "gradients of params are added to existing arrays"),
+    (r"save=False", "save=False", "the forward does not write what it saves"),
 )
 
 
 def check_text(rows: Sequence[Row], verbose: bool = False, color: bool = False) -> str:
-    """The table, grouped unless `verbose`; then what is to be known beside it; then the verdict."""
+    """The table, grouped unless `verbose`; then remarks; then the verdict."""
     parts = [_tables(rows, verbose, color), _worst(rows, verbose), _remarks(rows, verbose)]
     return "\n\n".join(["\n".join(part) for part in parts if part] + [wrapped(_verdict(rows, color))]) + "\n"
 
 
 def _tables(rows: Sequence[Row], verbose: bool, color: bool) -> list[str]:
-    """One table; where attrs take several values, the rows of each below a line that says which."""
+    """One table. If attrs take several values, a line names the values above their rows."""
     groups = _groups([row for row in rows if verbose or _is_news(row)], verbose)
     table = columns_of(_HEADINGS, [_cells(group) for group in groups], right=("CASES", "WORST"))
     lines = [click.style(table[0], bold=True) if color else table[0]]
@@ -86,11 +93,11 @@ def _where(row: Row) -> str:
 
 
 def _worst(rows: Sequence[Row], verbose: bool) -> list[str]:
-    """Where the largest errors are, and what the marks behind the lengths mean."""
+    """The cases with the largest errors, and the meaning of the marks behind lengths."""
     measured = [row for row in rows if row.dtypes]
     if not measured:
         return []
-    lines = ["WORST: the largest error as a share of its derived bound; up to 1 passes"]
+    lines = ["WORST: the largest error as a fraction of its derived bound; up to 1 passes"]
     shown = rows
     if not verbose:
         kernels = _groups([row for row in measured if row.stage == "kernels" and row.ok], False)
@@ -104,7 +111,7 @@ def _worst(rows: Sequence[Row], verbose: bool) -> list[str]:
 
 
 def marks_in(shapes: Sequence[str]) -> list[str]:
-    """A line for each mark that stands behind the lengths of some case."""
+    """A line for each mark that occurs in these cases."""
     marks = [
         (shown, meaning)
         for pattern, shown, meaning in _MARKS
@@ -115,7 +122,7 @@ def marks_in(shapes: Sequence[str]) -> list[str]:
 
 
 def _remarks(rows: Sequence[Row], verbose: bool) -> list[str]:
-    """Failures first, then what was left out, then notes, then what was drawn; each text once."""
+    """Failures, then skipped cases, notes and distributions; each text once."""
     from normgen.verify.report import case_text
 
     failed = [f"failed: {case_text(row)}: {row.note}" for row in rows if row.status == "failed"]
@@ -130,7 +137,7 @@ def _remarks(rows: Sequence[Row], verbose: bool) -> list[str]:
 
 
 def _is_news(row: Row) -> bool:
-    """Whether a row says more than that there is no GPU, which the last line does."""
+    """Whether a row says more than that there is no GPU, which the last line says too."""
     from normgen.verify.events import NO_GPU
 
     return row.missing != NO_GPU
@@ -141,7 +148,7 @@ def _verdict(rows: Sequence[Row], color: bool) -> str:
     word = _word(rows)
     head = click.style(word, fg=_STYLES[word], bold=True) if color else word
     if word == "no kernels":
-        return f"{head}: {counted(count['ok'], 'check')} passed, and this norm cannot run yet"
+        return f"{head}: {counted(count['ok'], 'check')} passed, but this norm has no kernels yet"
     places = {row.executor.partition(",")[0] for row in rows if row.stage == "kernels" and not row.missing}
     names = [name for place, name in (("host", "the host"), ("cuda", "the GPU")) if place in places]
     where = f"on {' and on '.join(names)}" if names else "of the formulas"

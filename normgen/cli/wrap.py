@@ -1,4 +1,4 @@
-"""Lines that fit the terminal: broken between words, never inside one."""
+"""Wrap lines to the terminal, between words only."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ _JOINT = "\N{NO-BREAK SPACE}"
 
 
 def width() -> int:
-    """Columns of a line: those of the terminal or of COLUMNS, 80 where there is neither, 100 at most."""
+    """Columns of a line: those of the terminal or of COLUMNS, else 80; 100 at most."""
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 
 def wrapped(text: str, columns: int | None = None, further: int = 4) -> str:
-    """Every line of `text` broken to `columns`, by default the width of the terminal.
+    """Every line of `text` wrapped to `columns`, by default the width of the terminal.
 
-    What does not fit goes on in lines that are indented by `further` more. A word that is longer than a line
-    stays whole.
+    Continuation lines are indented by `further` more. A word that is longer than a line stays whole.
     """
     columns = columns or width()
     return "".join(_wrapped(line, columns, further) for line in text.splitlines(keepends=True))

@@ -55,7 +55,7 @@ class Compilation:
         """Every strategy of each direction with its kernels in launch order, for `explain --emit plan`."""
         parts: list[str] = []
         for name, program in self.programs:
-            found = strategies(program, self.definition.source, f"{program.name}_{name}")
+            found = strategies(program, self.definition, f"{program.name}_{name}")
             for strategy in found:
                 if len(found) > 1:
                     parts.append(f"strategy {strategy.name}\n")

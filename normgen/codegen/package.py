@@ -52,11 +52,11 @@ def _package(
     params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
     reduced = reduced_axes(program)
     of, source = frozenset(definition.of), definition.source
-    ways = strategies(program, source, f"{program.name}_forward") if with_forward else ()
+    ways = strategies(program, definition, f"{program.name}_forward") if with_forward else ()
     forward = _pass(program, source, ways, frozenset(), reduced, of)
     gradients = None
     if derived:
-        ways = strategies(derived, source, f"{program.name}_backward") if with_backward else ()
+        ways = strategies(derived, definition, f"{program.name}_backward") if with_backward else ()
         gradients = _pass(derived, source, ways, params, reduced, of)
         gradients = replace(gradients, made_of=_made_of(definition, derived))
     return Package(

@@ -193,5 +193,5 @@ def _refused(definition: Definition, program: Program, found: Unspreadable) -> S
     spans = [span for span, value in values if found.node in set(walk(value))]
     spans += [tensor.span for tensor in definition.program.operands if found.axis in tensor.axes]
     others = [a.name for a in program.axes if a.extent is None and a.name != found.axis]
-    cure = f"spread another axis ({', '.join(others)}), or gather {found.axis} before the call"
+    cure = f"shard another axis ({', '.join(others)}), or gather {found.axis} before the call"
     return fault(definition, f"{definition.program.name} {found.reason}", cure, *spans)

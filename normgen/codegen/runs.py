@@ -147,21 +147,21 @@ def _check_axis(definition: Definition, axis: str) -> None:
     if axis in free:
         return
     if axis not in _axes_of(program):
-        message = f"{program.name} has no axis {axis!r} to spread"
-        raise fault(definition, message, f"it has {', '.join(free)}", program.operands[0].span)
+        message = f"{program.name} has no axis {axis!r} to shard"
+        raise fault(definition, message, f"shard one of {', '.join(free)}", program.operands[0].span)
     groups = [group for tensor in program.operands for group in tensor.dims]
     whole = [dims_text((group,)) for group in groups if len(group) > 1 and axis in group]
     others = ", ".join(dict.fromkeys([*whole, *free]))
-    message = f"{program.name}: {axis} is fixed to {_extent(program, axis)}, so ranks cannot have runs of it"
-    raise fault(definition, message, f"spread something else: {others}", _place(program, axis))
+    message = f"{program.name} fixes {axis} to {_extent(program, axis)}, so {axis} cannot be sharded"
+    raise fault(definition, message, f"shard one of {others}", _place(program, axis))
 
 
 def _check_pairs(definition: Definition, axes: Collection[str]) -> None:
     for tensor in _tensors(definition.program):
         both = [axis for axis in tensor.order if axis in axes]
         if len(both) > 1:
-            message = f"{tensor.name} has two spread axes, {both[0]} and {both[1]}"
-            raise fault(definition, message, "spread one of them", tensor.span)
+            message = f"{tensor.name} has two sharded axes, {both[0]} and {both[1]}"
+            raise fault(definition, message, "shard one of them", tensor.span)
 
 
 def _extent(program: Program, axis: str) -> int | None:
@@ -180,20 +180,20 @@ def _dimension(definition: Definition, name: str) -> tuple[str, ...]:
         if dims_text((group,)) == " ".join(name.split()):
             return group
     known = ", ".join(dict.fromkeys(dims_text((group,)) for group in groups)) or "none"
-    message = f"{program.name} has no dimension {name} to spread"
-    raise fault(definition, message, f"of several axes it has {known}", program.operands[0].span)
+    message = f"{program.name} has no dimension {name} to shard"
+    raise fault(definition, message, f"its dimensions of several axes: {known}", program.operands[0].span)
 
 
 def _unequal(definition: Definition, axes: Iterable[str], ranks: int, against: Tensor | None) -> SpecError:
     program = definition.program
     axis = next(axis for axis in axes if (_extent(program, axis) or 0) % ranks)
     length = _extent(program, axis)
-    message = f"{program.name}: {axis} is fixed to {length}, of which {ranks} ranks have no equal runs"
-    others = "spread another axis"
+    message = f"{program.name} fixes {axis} to {length}, which {ranks} ranks cannot share equally"
+    others = "shard another axis"
     if against is not None:
-        message += f", and {against.name} keeps them from having runs that straddle groups"
-        others = f"declare {against.name} with the same dimension of several axes as others"
-    cure = f"take a number of ranks that divides {length}, or {others}"
+        message += f", and shards cannot cut through groups because of {against.name}"
+        others = f"declare {against.name} with the same dimension of several axes as the other tensors"
+    cure = f"use a number of ranks that divides {length}, or {others}"
     return fault(definition, message, cure, against.span if against else _place(program, axis))
 
 

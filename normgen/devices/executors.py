@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Executor(Protocol):
-    """What compiles and runs launches on one device. Safe to share between threads."""
+    """Compiles and runs launches on one device. Safe to share between threads."""
 
     @property
     def device(self) -> Machine: ...
 
     def function(self, source: str, entry: str, shared: int) -> Any:
-        """The compiled function, from a cache or after one compile for each text."""
+        """The compiled function, from a cache or after one compilation per text."""
 
     def prepare(self, function: Any, launch: Launch) -> Fire:
-        """What runs or enqueues a launch of a function, as often as it is called."""
+        """A callable that runs or enqueues a launch of a function."""
 
 
 def executor_of(device: DeviceKey) -> Executor:
@@ -38,10 +38,10 @@ def executor_of(device: DeviceKey) -> Executor:
 
 
 def use_driver(driver: Driver | str | None = None, compiler: str | None = None) -> None:
-    """Launch and compile CUDA kernels another way from now on, and forget what was loaded so far.
+    """Select how CUDA kernels are launched and compiled, and discard all loaded kernels.
 
-    `driver`: "pycuda", "cuda-bindings", a driver of one's own (`devices.cuda.driver`), which has a compiler,
-    or None for the usual one. `compiler`: "nvcc", "nvrtc", or None for the usual one.
+    `driver`: "pycuda", "cuda-bindings", your own driver (`devices.cuda.driver`), which includes a compiler,
+    or None for the default. `compiler`: "nvcc", "nvrtc", or None for the default.
     """
     _cuda().use_driver(driver, compiler)
     for each in list(_keepers):
@@ -49,18 +49,18 @@ def use_driver(driver: Driver | str | None = None, compiler: str | None = None) 
 
 
 class Keeper(Protocol):
-    """What keeps calls that are prepared, which hold functions of a driver."""
+    """An object that keeps prepared calls, which hold functions of a driver."""
 
     def forget(self) -> None:
-        """Prepare them again when they are next asked for."""
+        """Prepare them again on their next use."""
 
 
-# Those that `use_driver` tells, for as long as they live.
+# Those that `use_driver` notifies, while they live.
 _keepers: WeakSet[Keeper] = WeakSet()
 
 
 def keeps_calls(keeper: Keeper) -> None:
-    """Let `use_driver` tell someone who keeps prepared calls."""
+    """Let `use_driver` notify an object that keeps prepared calls."""
     _keepers.add(keeper)
 
 
@@ -90,8 +90,7 @@ def device_holding(pointer: int) -> DeviceKey:
 
 
 def compile_ahead(source: str, arch: str, target: str) -> bytes:
-    """What becomes of a text (`target`: cubin or ptx) for devices of an architecture, none of which need be
-    here."""
+    """Compile a text (`target`: cubin or ptx) for an architecture, without such a device."""
     from normgen.devices.cuda.toolchains import compiler_ahead
 
     return compiler_ahead().build(inlined(source), arch, target)
@@ -110,12 +109,12 @@ def device_key(name: object) -> DeviceKey:
             return (kind, index)
         case int() if not isinstance(name, bool) and name >= 0:
             return ("cuda", name)
-    raise ValueError(f"{name!r} is no device: write 'host', 'cuda' or 'cuda:1'")
+    raise ValueError(f"{name!r} is not a device: write 'host', 'cuda' or 'cuda:1'")
 
 
 @cache
 def host_launcher() -> ModuleType:
-    """What launches on the host for compiled code."""
+    """The launcher on the host for compiled code."""
     from normgen.devices.host import launcher
 
     return launcher

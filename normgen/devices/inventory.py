@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,9 +12,10 @@ from pathlib import Path
 
 from normgen.cache import Cache, default_cache
 from normgen.devices.cuda.executor import CudaExecutor, default_driver
+from normgen.devices.cuda.launcher import driver_library
 from normgen.devices.cuda.toolchains import LAUNCHERS, installed
 from normgen.devices.host.compile import find_compiler
-from normgen.errors import MachineError, NoDevice
+from normgen.errors import MachineError
 
 # What is compiled and loaded to see whether that works. It includes what kernels do.
 _TEXT = """#include <cuda_bf16.h>
@@ -23,7 +23,6 @@ _TEXT = """#include <cuda_bf16.h>
 #include <cuda_fp8.h>
 extern "C" __global__ void normgen_doctor(float* x) { x[threadIdx.x] += 1.f; }
 """
-_NO_DRIVER = "no CUDA driver is found: install NVIDIA's driver (on Ubuntu: sudo ubuntu-drivers install)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,7 @@ def inventory() -> tuple[Part, ...]:
 def _driver() -> str:
     # Asked without a launcher, which may be what is missing.
     version = ctypes.c_int()
-    try:
-        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        library.cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError) as fault:
-        raise NoDevice(_NO_DRIVER) from fault
+    driver_library().cuDriverGetVersion(ctypes.byref(version))
     return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
 
 

@@ -1,7 +1,6 @@
-"""The language: text to a checked definition.
+"""The language: from text to a checked definition, by `load_definition`.
 
-`load_definition` is the whole stage. What is slow to import (the parser generator) is imported when first
-needed.
+The parser generator is slow to import, so it is imported on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["load_definition"]
 
 
 def load_definition(source: Source, attrs: Mapping[str, object] | None = None) -> Definition:
-    """Parse and check a spec with these attr values. Every fault of either is in the `SpecError` raised."""
+    """Parse and check a spec with these attr values. Raises `SpecError` with every fault found."""
     from normgen.dsl.check import check
     from normgen.dsl.syntax import parse
 

@@ -1,4 +1,4 @@
-"""The attrs of a spec: their types, ranges and defaults, and the values given to them."""
+"""The attrs of a spec: their types, ranges and defaults, and the values that callers pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from normgen.ir.program import Attr
 
 KINDS = ("float", "int", "bool")
 _LARGEST_INTEGER = 2**63 - 1
-_ONLY = "an attr's default and range are made of numbers and the attrs above it"
+_ONLY = "the default and the range of an attr can use only numbers and the attrs above it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CheckedAttr:
 def check_attr(
     node: ast.Attr, given: Mapping[str, object], above: Mapping[str, Value], evaluator: Evaluator
 ) -> CheckedAttr:
-    """Type, range, default and given value of one attr."""
+    """The type, range, default and value of one attr."""
     kind = _kind(node, evaluator)
     environment = Environment(above, {})
     names = Names(above, (), evaluator.scope.functions, evaluator.scope, only=_ONLY)
@@ -50,9 +50,9 @@ def check_attr(
         value, folded = _given(node, kind, given[node.name.text], evaluator), True
         place, origin, failed = node.name.span, "", value is None
     if value is not None and low is not None and not _within(value, node.bound, low):
-        message = f"{origin}`{node.name.text}` is {_shown(value)}, which is out of its range"
+        message = f"{origin}`{node.name.text}` is {_shown(value)}, which is outside its range"
         labels = (Label(place), Label(node.bound.span if node.bound else place, "its range", primary=False))
-        help = f"give it a value {node.bound.operator if node.bound else '>='} {_shown(low)}"
+        help = f"choose a value {node.bound.operator if node.bound else '>='} {_shown(low)}"
         evaluator.report(Diagnostic("attr", message, labels, (help,)))
         failed = True
     if value is None and not failed and kind in ("int", "bool"):
@@ -61,8 +61,10 @@ def check_attr(
             f"attr `{node.name.text}` has no value, and {'an int' if kind == 'int' else 'a bool'} needs one"
         )
         python = example.capitalize() if kind == "bool" else example
-        help = f"give it when loading, `{node.name.text}={python}`, or `--attr {node.name.text}={example}`"
-        evaluator.report(Diagnostic("attr", message, (Label(node.span),), (help, "or a default in the spec")))
+        name = node.name.text
+        help = f"pass `{name}={python}` to `load`, or `--attr {name}={example}` on the command line"
+        default = f"or add a default, `attr {name}: {kind} = {example}`"
+        evaluator.report(Diagnostic("attr", message, (Label(node.span),), (help, default)))
         failed = True
     strict = node.bound is not None and node.bound.operator == ">"
     final: Fraction | int | bool | None = value
@@ -79,19 +81,17 @@ def check_attr(
 
 
 def _kind(node: ast.Attr, evaluator: Evaluator) -> str | None:
-    """float, int or bool; None if the spec says something else."""
+    """float, int or bool; None if a fault is reported."""
     if node.kind is None:
         if isinstance(node.default, ast.Truth):
             help = f"write `attr {node.name.text}: bool = {str(node.default.value).lower()}`"
-            message = (
-                f"`{node.name.text}` is a float, because it says no type, and `true` and `false` are bools"
-            )
+            message = f"`{node.name.text}` has no type, so it is a float, but its default is a bool"
             evaluator.report(Diagnostic("attr", message, (Label(node.default.span),), (help,)))
             return None
         return "float"
     if node.kind.text in KINDS:
         return node.kind.text
-    help = "an attr is `float` (also where nothing is said), `int` or `bool`"
+    help = "the types are `float` (the default), `int` and `bool`"
     message = f"there is no attr type `{node.kind.text}`"
     evaluator.report(Diagnostic("attr", message, (Label(node.kind.span),), (help,)))
     return None
@@ -100,7 +100,7 @@ def _kind(node: ast.Attr, evaluator: Evaluator) -> str | None:
 def _constant(
     node: ast.Expression, what: str, kind: str, names: Names, environment: Environment, evaluator: Evaluator
 ) -> Value | None:
-    """A compile-time value of the right kind, or None when that was reported."""
+    """A compile-time value of the right kind; None if a fault is reported."""
     if faults := check_names(node, names):
         for fault in faults:
             evaluator.report(fault)
@@ -110,16 +110,16 @@ def _constant(
         return None
     article = "an" if kind == "int" else "a"
     if (value.kind == "bool") != (kind == "bool") or (kind == "int" and value.kind != "int"):
-        message = f"{what} is {article} {kind}"
+        message = f"{what} must be {article} {kind}"
         found = {"bool": "this is a bool", "int": "this is an int", "float": "this is a float"}[value.kind]
         help = {"bool": "write `true` or `false`", "int": "write a whole number"}.get(kind, "write a number")
         if kind == "int" and value.kind == "float":
-            help = "`/` is real division; `//` divides integers and rounds down"
+            help = "write `//` for integer division, which rounds down; `/` returns a float"
         evaluator.report(Diagnostic("attr", message, (Label(node.span, found),), (help,)))
         return None
     if value.constant is None:
-        message = f"{what} is not known at compile time"
-        help_line = "a float attr without a default gets its value at the call"
+        message = f"{what} is unknown at compile time"
+        help_line = "use attrs with a default; a float attr without one gets its value at the call"
         evaluator.report(Diagnostic("attr", message, (Label(node.span),), (help_line,)))
         return None
     return value
@@ -131,8 +131,8 @@ def _low(
     if node.bound is None or kind is None:
         return None
     if kind == "bool":
-        message = f"`{node.name.text}` is a bool, and bools have no range"
-        evaluator.report(Diagnostic("attr", message, (Label(node.bound.span),), ("leave the range out",)))
+        message = f"`{node.name.text}` is a bool, and a bool has no range"
+        evaluator.report(Diagnostic("attr", message, (Label(node.bound.span),), ("remove the range",)))
         return None
     what = f"the range of `{node.name.text}`"
     low = _constant(node.bound.low, what, "float", names, environment, evaluator)
@@ -157,7 +157,7 @@ def _default(
 
 
 def _given(node: ast.Attr, kind: str | None, given: Any, evaluator: Evaluator) -> Fraction | bool | None:
-    """The value that the caller gives, exact: a float stands for the decimal that it prints as."""
+    """The exact value that the caller passes: that of a float is the decimal that it prints as."""
     if kind is None:
         return None
     if hasattr(given, "item") and getattr(given, "shape", None) == ():
@@ -166,7 +166,7 @@ def _given(node: ast.Attr, kind: str | None, given: Any, evaluator: Evaluator) -
     try:
         return _exact(kind, given)
     except ValueError as refusal:
-        help = f"give it one, as in `{node.name.text}={_EXAMPLES[kind]}`"
+        help = f"pass for example `{node.name.text}={_EXAMPLES[kind]}`"
         evaluator.report(Diagnostic("attr", f"`{node.name.text}` {refusal}", (Label(node.span),), (help,)))
         return None
 
@@ -175,25 +175,25 @@ _EXAMPLES = {"bool": "True", "int": "4", "float": "1e-6"}
 
 
 def _exact(kind: str, given: Any) -> Fraction | bool:
-    """The given value, exact; ValueError says why it is none."""
+    """The exact value; raises ValueError with the reason if it has the wrong type."""
     if kind == "bool":
         if isinstance(given, bool):
             return given
-        raise ValueError(f"is a bool; {_described(given)} was given")
+        raise ValueError(f"must be a bool, not {_described(given)}")
     if kind == "int":
         if isinstance(given, bool) or not isinstance(given, numbers.Integral):
-            raise ValueError(f"is an int; {_described(given)} was given")
+            raise ValueError(f"must be an int, not {_described(given)}")
         if abs(int(given)) > _LARGEST_INTEGER:
-            raise ValueError("is an integer of more than 64 bits")
+            raise ValueError("does not fit 64 bits")
         return Fraction(int(given))
-    if isinstance(given, bool) or not isinstance(given, numbers.Real):
-        raise ValueError(f"is a float; {_described(given)} was given")
+    if not isinstance(given, numbers.Real):  # a bool is 0 or 1
+        raise ValueError(f"must be a float, not {_described(given)}")
     if isinstance(given, numbers.Rational):
         exact = Fraction(given)
     elif math.isfinite(float(given)):
         exact = Fraction(repr(float(given)))
     else:
-        raise ValueError(f"is {float(given)}; attrs are finite")
+        raise ValueError(f"must be finite, not {float(given)}")
     if reason := number_fault(exact):
         raise ValueError(f"is {reason}")
     return exact
@@ -215,7 +215,7 @@ def _shown(value: Fraction | bool) -> str:
 def unknown_attrs(
     given: Mapping[str, object], known: Mapping[str, Span], norm: ast.Identifier
 ) -> list[Diagnostic]:
-    """Values given for attrs that the spec does not have."""
+    """Faults for values of attrs that the spec does not have."""
     faults = []
     for name in given:
         if name not in known:

@@ -1,7 +1,7 @@
-"""Syntax tree and attr values to a `Definition`: the meaning of a spec, or every fault in it at once.
+"""From a syntax tree and attr values to a `Definition`, or to every fault of the spec.
 
-Statements are checked in order. A fault is reported where it is; the name it leaves without a meaning is
-poisoned, so that one mistake is one message.
+Statements are checked in order. A name whose definition has a fault gets a poisoned value, which causes no
+further messages, so one mistake produces one message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from normgen.ir.program import Attr, Axis, Binding, Definition, Program, Result,
 
 
 def check(spec: ast.Spec, attrs: Mapping[str, object], source: Source) -> Definition:
-    """The definition that a spec states with these attr values; `SpecError` with all its faults otherwise."""
+    """The definition of a spec with these attr values. Raises `SpecError` with all faults."""
     try:
         checker = _Checker(spec, attrs)
         checker.run()
@@ -55,8 +55,8 @@ def check(spec: ast.Spec, attrs: Mapping[str, object], source: Source) -> Defini
             opened = again.program()
     except RecursionError:
         label = Label(spec.name.span)
-        message = f"values depend on one another too deeply, or nest more than {DEEPEST} levels"
-        help = "write it as several norms: an output of one can be an input of the next"
+        message = f"the spec nests more than {DEEPEST} levels, or its values form too long a chain"
+        help = "split it into several norms: an output of one can be an input of the next"
         raise SpecError([Diagnostic("nesting", message, (label,), (help,))], source) from None
     warnings = tuple(_in_order(checker.warnings()))
     moved = tuple(update.state for update in program.updates)
@@ -68,14 +68,14 @@ def _in_order(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
     return sorted(dict.fromkeys(diagnostics), key=lambda d: d.labels[0].span.start if d.labels else 0)
 
 
-_MISSING = {"input": "for example `input x[..., D]`", "output": "for example `output y[..., D] = x`"}
+_MISSING = {"input": "`input x[..., D]`", "output": "`output y[..., D] = x`"}
 
 
 @dataclass
 class _Checker:
-    """The statements of one spec, as far as they are checked.
+    """The statements of one spec that are checked so far.
 
-    `opened` names lets that stand for themselves: they are operands, and not expanded where they are used.
+    `opened` names lets that are operands: they are not expanded where they are used.
     """
 
     spec: ast.Spec
@@ -133,7 +133,7 @@ class _Checker:
         for role in ("input", "output"):
             if role not in roles:
                 label = Label(self.spec.name.span)
-                message, help = f"`{self.spec.name.text}` has no {role}", f"add {_MISSING[role]}"
+                message, help = f"`{self.spec.name.text}` has no {role}", f"add for example {_MISSING[role]}"
                 self.errors.append(Diagnostic(role, message, (label,), (help,)))
 
     # Statements.
@@ -157,10 +157,10 @@ class _Checker:
         self.scope.axes.setdefault(name, node.name.span)
         if length is not None and length < 1:
             label = Label(node.extent.span, f"this is {length}")
-            help = "an axis has at least one element; give an attr in it a range, as in `attr n: int >= 1`"
-            self.errors.append(Diagnostic("extent", f"axis `{name}` has a length below 1", (label,), (help,)))
+            help = "choose a length of 1 or more; an attr can have a range, as in `attr n: int >= 1`"
+            self.errors.append(Diagnostic("extent", f"axis `{name}` has no elements", (label,), (help,)))
         elif length is not None and length > 2**63 - 1:
-            label, help = Label(node.extent.span), "lengths are integers of 64 bits"
+            label, help = Label(node.extent.span), "choose a shorter length: it must fit 64 bits"
             self.errors.append(Diagnostic("extent", f"axis `{name}` is too long", (label,), (help,)))
         elif length is not None:
             self.evaluator.extents[name] = length
@@ -173,8 +173,8 @@ class _Checker:
         dtype, like, more = check_dtype(node.dtype, role, self.tensors, first_input, self._decide)
         self.errors += faults + more
         if role == "output" and node.dtype is None and first_input is None and self.has_input:
-            help = "write the input above it, or give the output a dtype"
-            message = f"`{node.name.text}` takes its dtype from the first input, which stands below it"
+            help = "move the input above it, or give the output a dtype"
+            message = f"`{node.name.text}` takes its dtype from the first input, which is declared below it"
             self.errors.append(Diagnostic("input", message, (Label(node.head),), (help,)))
         tensor = Tensor(node.name.text, role, dims, dtype, like, None, node.doc, node.span)
         if declares:
@@ -201,16 +201,16 @@ class _Checker:
 
     def _default(self, node: ast.Tensor, tensor: Tensor, value: ast.Expression) -> Tensor:
         if node.role == "input":
-            help = "an operand with a default is a `param`; a value computed from others is a `let`"
-            message = f"an input is always given, but `{tensor.name}` has a value"
+            help = "declare an operand with a default as `param`; define a value with `let`"
+            message = f"`{tensor.name}` is an input, which every call passes, so it cannot have a value"
             self.errors.append(Diagnostic("value", message, (Label(value.span),), (help,)))
             return tensor
         default = self._number(value)
         if default.kind == "poison":
             return tensor
         if default.constant is None or default.axes:
-            help = "it is made of numbers, and of attrs that are known when the spec is compiled"
-            message = f"the default of `{tensor.name}` is not a number known at compile time"
+            help = "use only numbers, int attrs and bool attrs"
+            message = f"the default of `{tensor.name}` must be a number known at compile time"
             self.errors.append(Diagnostic("value", message, (Label(value.span),), (help,)))
             return tensor
         return replace(tensor, default=default.constant)
@@ -239,14 +239,15 @@ class _Checker:
         if entity is None:
             states = [t.name for t in self.tensors.values() if t.role == "state"]
             help = suggestion(name, states) or ("declare it, as in `state running_mean[C] = 0`",)
-            self.errors.append(Diagnostic("name", f"no state `{name}` above", (Label(node.name.span),), help))
+            message = f"no state `{name}` is declared above"
+            self.errors.append(Diagnostic("name", message, (Label(node.name.span),), help))
         elif entity.tensor is None or entity.tensor.role != "state":
             labels = (Label(node.name.span), Label(entity.head, f"declared as {entity.what}", primary=False))
-            message = f"`{name}` is no state; only states are updated"
-            keep = "keep a new value with `save` or `output`, or declare `state`"
+            message = f"`{name}` is not a state, and only a state can be updated"
+            keep = "declare it as `state`, or store the new value with `save` or `output`"
             self.errors.append(Diagnostic("state", message, labels, (keep,)))
         elif name in self.updates:
-            label, once = Label(node.name.span), "write one `update` with the last value"
+            label, once = Label(node.name.span), "write one `update` with the final value"
             self.errors.append(Diagnostic("state", f"`{name}` is updated twice", (label,), (once,)))
         else:
             tensor = entity.tensor
@@ -278,7 +279,7 @@ class _Checker:
         return True
 
     def _decide(self, condition: ast.Expression) -> bool:
-        """What a condition is that must be known at compile time; one at fault is reported."""
+        """The value of a condition that must be known at compile time; reports a fault if it is not."""
         self._check_names(condition)
         return self.evaluator.decide(condition, self._environment(), "a dtype")
 
@@ -294,7 +295,7 @@ class _Checker:
         return self.evaluator.number(node, self._environment())
 
     def _same_axes(self, tensor: Tensor, head: Span, node: ast.Expression, value: Value) -> Value:
-        """The value, if its axes are those declared; broadcasting into a result is never silent."""
+        """The value if its axes are those declared; else reports a fault: results are never broadcast."""
         if value.kind == "poison" or value.axes == tensor.axes:
             return value
         self.errors.append(axes_fault(tensor, head, node, value.axes, self.scope))
@@ -307,7 +308,7 @@ class _Checker:
     # The whole.
 
     def gradient(self) -> tuple[Request, list[Diagnostic]]:
-        """What is differentiated, and what is wrong with asking for it."""
+        """What is differentiated, and the faults of that request."""
         request, faults = check_gradient(self.gradients, self.tensors, self.lets, self.scope)
         return request, faults + check_clashes(request, self.tensors, self.scope)
 
@@ -326,13 +327,13 @@ class _Checker:
         )
 
     def warnings(self) -> list[Diagnostic]:
-        """Names that nothing uses, where that is likely a mistake."""
+        """Names that are never used, if that is likely a mistake."""
         found = []
         for name, entity in self.scope.values.items():
             written = entity.tensor is not None and entity.tensor.role in ("save", "output")
             asked = any(name == i.text for g in self.gradients for i in (*g.of, *g.wrt))
             if name not in self.scope.used and not written and not asked:
                 message = f"{entity.what} `{name}` is never used"
-                help = "use it, or leave it out"
+                help = "use it or remove it"
                 found.append(Diagnostic("unused", message, (Label(entity.head),), (help,), "warning"))
         return found

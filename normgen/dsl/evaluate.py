@@ -1,7 +1,7 @@
-"""Expressions to IR: gives a syntax tree, whose names have been checked, its value.
+"""From expressions to IR: the value of a syntax tree whose names are checked.
 
-A fault is reported once and yields POISON, which every use passes on in silence; so do unknown names, which
-`names` has reported.
+A fault is reported once and yields POISON, which every use propagates silently. Unknown names do too, which
+`names` reports.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WIDEST_WINDOW = 1 << 20
 class Evaluator:
     """Evaluates the expressions of one spec. `extents` are the lengths of axes that the spec fixes.
 
-    `element_type` says what a cast to a tensor's dtype rounds to; `report` takes the faults.
+    `element_type` says what a cast to a tensor's dtype rounds to; `report` receives the faults.
     """
 
     scope: Scope
@@ -50,7 +50,7 @@ class Evaluator:
     operations: int = 0
 
     def number(self, node: ast.Expression, environment: Environment) -> Value:
-        """The value of an expression where a number must stand."""
+        """The value of an expression that must be a number."""
         value = self.evaluate(node, environment)
         try:
             return as_number(node, value)
@@ -58,7 +58,7 @@ class Evaluator:
             return self._reported(fault, environment)
 
     def integer(self, node: ast.Expression, environment: Environment, what: str) -> int | None:
-        """The value of an expression where a compile-time integer must stand; None: reported."""
+        """The value of an expression that must be a compile-time integer; None if a fault is reported."""
         value = self.evaluate(node, environment)
         if value.poisoned:
             return None
@@ -69,19 +69,19 @@ class Evaluator:
             return None
 
     def decide(self, node: ast.Expression, environment: Environment, what: str) -> bool:
-        """Whether a condition holds that must be known at compile time; False also where that is reported."""
+        """The value of a condition that must be known at compile time; False if a fault is reported."""
         value = self.evaluate(node, environment)
         try:
             condition = as_condition(node, value)
             if condition.constant is None and not condition.poisoned:
-                message = f"{what} is chosen when the spec is compiled"
-                raise Fault(node, "dtype", message, "choose by an attr that is a bool or an int")
+                message = f"the condition of {what} must be known at compile time"
+                raise Fault(node, "dtype", message, "use a bool or int attr in the condition")
         except Fault as fault:
             condition = self._reported(fault, environment)
         return bool(condition.constant)
 
     def _reported(self, fault: Fault, environment: Environment) -> Value:
-        """Inside a function the fault is the call's: that is the text that its writer sees."""
+        """A fault inside a function is reported at the call, which is the text that the user wrote."""
         labels = (Label(environment.site or fault.node.span, fault.label), *fault.others)
         self.report(Diagnostic(fault.code, fault.message, labels, fault.help))
         return POISON
@@ -142,7 +142,7 @@ class Evaluator:
             self.depth -= 1
 
     def _function(self, node: ast.Call, environment: Environment) -> ast.Function | None:
-        """What a call means that is written in the language: the spec's own may hide what is not."""
+        """The function of a call if it is written in the language; it may replace a built-in one."""
         known = self.scope.functions if environment.functions is None else environment.functions
         return known.get(node.function.text)
 
@@ -150,15 +150,15 @@ class Evaluator:
         return function in self.scope.functions or built_in(function) is not None
 
     def _check_size(self, node: ast.Node) -> None:
-        """Functions that call functions grow exponentially; say so before they do."""
+        """Stops the exponential growth of functions that call functions."""
         if self.operations == MOST_OPERATIONS:
-            message = f"more than {MOST_OPERATIONS} operations once functions are expanded"
-            raise Fault(node, "size", message, "name what is used several times with `let`")
+            message = f"more than {MOST_OPERATIONS} operations after functions are expanded"
+            raise Fault(node, "size", message, "define values that are used several times with `let`")
         if self.operations > MOST_OPERATIONS:
             raise _TooLarge
         if self.depth > DEEPEST_EVALUATION:
-            message = f"nested more than {DEEPEST_EVALUATION} levels deep once functions are expanded"
-            raise Fault(node, "nesting", message, "give a part a name of its own with `let`")
+            message = f"nested more than {DEEPEST_EVALUATION} levels deep after functions are expanded"
+            raise Fault(node, "nesting", message, "define part of it with `let`")
 
     def _floor_division(self, node: ast.Binary, left: Value, right: Value, environment: Environment) -> Value:
         if left.poisoned or right.poisoned:
@@ -168,7 +168,7 @@ class Evaluator:
         return floor_division(node, top, integer(node.right, right, what, self.scope, site))
 
     def _axes(self, over: Sequence[ast.Reach], environment: Environment) -> list[str] | None:
-        """The axes that brackets list; None where `names` found fault with them."""
+        """The axes that brackets list; None if `names` reported a fault in them."""
         axes: list[str] = []
         for reach in over:
             written = reach.axis if isinstance(reach, ast.Window) else reach
@@ -178,7 +178,7 @@ class Evaluator:
         return axes if len(set(axes)) == len(axes) else None
 
     def _extent(self, node: ast.Subscript, environment: Environment) -> Value:
-        """`size[...]`: the lengths stay symbols, so that they cancel, even where the spec fixes them."""
+        """`size[...]`: lengths are symbols even if the spec fixes them, so that they cancel."""
         axes = self._axes(node.over, environment)
         windows = any(isinstance(reach, ast.Window) for reach in node.over)
         if axes is None or windows or node.function.text != "size":
@@ -225,18 +225,18 @@ class Evaluator:
         ):
             return POISON
         if windows and len(axes) > len(windows):
-            message = "a window over a function's axis, which stands for several axes here"
-            raise Fault(node, "window", message, "call the function with one axis")
+            message = f"the function sums over a window of one axis, but this call passes {len(axes)}"
+            raise Fault(node, "window", message, "call it with one axis")
         (value,) = arguments
         if missing := [axis for axis in axes if axis not in value.axes]:
             shown = ", ".join(f"`{axis}`" for axis in missing)
             has = f"axes {self.scope.brackets(value.axes)}" if value.axes else "no axes"
             place = node.arguments[0] if environment.site is None else node
-            help = "to count it as many times as an axis is long, multiply by `size`"
+            help = "to add it once for each element of the axis, multiply it by `size`"
             if windows:
                 shown_ones = f"`param one{self.scope.brackets(missing)} = 1`"
-                help = f"to count the elements of a window, of which edges have fewer, sum ones: {shown_ones}"
-            message = f"{name} over {shown}, which the value lacks"
+                help = f"to count the elements of each window, sum a tensor of ones: {shown_ones}"
+            message = f"the argument of this {name} does not vary over {shown}"
             raise Fault(place, "axes", message, help, label=f"the value has {has}")
         if windows:
             return self._window(windows, axes, value, environment)
@@ -252,18 +252,18 @@ class Evaluator:
             if low is None or high is None:
                 return POISON
             if high < low:
-                message = f"an empty window: it reaches from {low} to {high}"
-                raise Fault(window, "window", message, "the lower end stands first")
+                message = f"the window from {low} to {high} is empty"
+                raise Fault(window, "window", message, f"write the lower end first, `{high} .. {low}`")
             if max(abs(low), abs(high)) > WIDEST_WINDOW:
-                message = f"a window from {low} to {high}; its ends lie within {WIDEST_WINDOW}"
-                raise Fault(window, "window", message, f"sum over all of it: `sum[{axis}](v)`")
+                message = f"the window from {low} to {high} reaches beyond {WIDEST_WINDOW} elements"
+                raise Fault(window, "window", message, f"to sum over the whole axis, write `sum[{axis}](v)`")
             reaches.append((axis, low, high))
         return number(ir.window_sum(value.expr, tuple(reaches)), value.axes)
 
     def _bind(
         self, node: ast.Call, function: ast.Function, arguments: list[Value], environment: Environment
     ) -> Environment | None:
-        """What the names of a function's body mean in this call; None where `names` found fault."""
+        """The meaning of the names of a function's body in this call; None if `names` reported a fault."""
         if len(arguments) != len(function.parameters):
             return None
         axes: Mapping[str, tuple[str, ...]] = {}
@@ -280,7 +280,7 @@ class Evaluator:
 
 
 class _TooLarge(Exception):
-    """A spec was found too large, and that is reported."""
+    """The spec is too large, which is reported already."""
 
 
 def _evaluated(node: ast.Call) -> tuple[ast.Expression, ...]:
@@ -288,14 +288,14 @@ def _evaluated(node: ast.Call) -> tuple[ast.Expression, ...]:
     return node.arguments[:1] if node.function.text == CAST else node.arguments
 
 
-_POSITIVE = "the argument is known when the spec is compiled, and must be positive"
+_POSITIVE = "make the argument positive; it is a constant at compile time"
 
 
 def _check_domain(node: ast.Call, name: str, constant: Fraction) -> None:
-    """Functions of a constant at which they have no finite value."""
+    """Reports a function of a constant at which it has no finite value."""
     if name in ROOTS and ROOTS[name] < 0 and constant == 0:
         raise Fault(node, "number", "division by zero", _POSITIVE, label="the argument is 0")
     if name in ROOTS and constant < 0:
-        raise Fault(node, "number", "a root of a negative number", _POSITIVE)
+        raise Fault(node, "number", "root of a negative number", _POSITIVE)
     if name in PRIMITIVES and (reason := PRIMITIVES[name].refuses(constant)):
-        raise Fault(node, "number", reason, "change the argument, which is known when the spec is compiled")
+        raise Fault(node, "number", reason, "change the argument, which is a constant at compile time")

@@ -1,4 +1,4 @@
-"""The functions a spec may call: those of the language, the prelude and the spec's own as syntax trees."""
+"""The functions that a spec may call, and how it writes those of other languages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ CAST = "cast"  # cast(v, x): v rounded to the dtype of tensor x
 class Signature:
     """How a function is called.
 
-    `axes`: whether brackets are refused (False), needed (True), or decide (None): max[D](v) reduces, but
-    max(a, b) does not.
+    `axes`: whether it takes axes in brackets. None if it may: max[D](v) reduces, max(a, b) does not.
     """
 
     axes: bool | None
@@ -38,7 +37,7 @@ _OTHERS: dict[str, Signature] = {
 
 
 def built_in(name: str) -> Signature | None:
-    """How a function of the language is called; None if it has none of that name."""
+    """How a built-in function is called; None if there is none of this name."""
     primitive = PRIMITIVES.get(name)
     if primitive and primitive.called:
         return Signature(None if name in REDUCTIONS else False, primitive.arity)
@@ -46,42 +45,48 @@ def built_in(name: str) -> Signature | None:
 
 
 def built_in_names() -> list[str]:
-    """The functions of the language."""
+    """The names of the built-in functions."""
     return [name for name in (*PRIMITIVES, *_OTHERS) if built_in(name)]
 
 
-# Functions that other languages have, and how the same is written here.
+# Values and functions of other languages, and how the same is written here.
+PRODUCT = "multiply with `*`, and sum the products with `sum[D](a * b)`"
 _POWERS = "write powers with `^`, as in `x^2`"
-_INDEX = "a reduction gives values, not where they are; `max[D](v)` and `min[D](v)` are the extremes"
+_INDEX = "nothing sorts or returns indices; `max[D](v)` and `min[D](v)` are the extremes"
+_CHOICE = "a choice is written `a if condition else b`"
+_STD = "write `sqrt(var[D](v))`; `var` divides by the number of elements, not by one less"
+_JOIN = "tensors cannot be joined or reshaped; declare one output for each part"
 VALUES_ELSEWHERE: dict[str, str] = {
     "ones": "a default is a number: `param w[D] = 1`",
     "zeros": "a default is a number: `param w[D] = 0`",
-    "None": "an operand that may be left out has the number that stands in for it: `param w[D] = 1`",
-    "inf": "numbers are finite; the largest float32 is `3.4028235e38`",
+    "inf": "constants are finite; the largest is `3.4028234e38`",
     "pi": "write the number, `3.14159265`",
 }
 ELSEWHERE: dict[str, str] = {
-    "where": "a choice is written `a if condition else b`",
-    "select": "a choice is written `a if condition else b`",
-    "std": "write `sqrt(var[D](v))`; `var` divides by the number of elements, not one less",
-    "stddev": "write `sqrt(var[D](v))`; `var` divides by the number of elements, not one less",
-    "variance": "write `var[D](v)`, which divides by the number of elements, not one less",
+    **dict.fromkeys(("where", "select"), _CHOICE),
+    **dict.fromkeys(("std", "stddev"), _STD),
+    **dict.fromkeys(("argmax", "argmin", "argsort", "topk", "sort", "median", "quantile"), _INDEX),
+    **dict.fromkeys(("pow", "power", "square"), _POWERS),
+    **dict.fromkeys(("concat", "cat", "stack", "split", "chunk", "reshape"), _JOIN),
+    **dict.fromkeys(("einsum", "matmul", "dot"), PRODUCT),
+    **dict.fromkeys(("sin", "cos", "tan", "atan", "atanh", "sinh", "cosh"), ""),  # nothing like them
+    "variance": "write `var[D](v)`, which divides by the number of elements, not by one less",
     "average": "write `mean[D](v)`",
     "norm": "write `sqrt(sum[D](v^2))`",
-    "argmax": _INDEX,
-    "argmin": _INDEX,
-    "argsort": _INDEX,
-    "topk": _INDEX,
-    "pow": _POWERS,
-    "power": _POWERS,
-    "square": _POWERS,
-    "prod": "there is no product over axes; of positive values it is `exp(sum[D](log(v)))`",
+    "prod": "there is no product over axes; for positive values, write `exp(sum[D](log(v)))`",
+    "log2": "write `log(v) / log(2)`",
+    "log10": "write `log(v) / log(10)`",
+    "expm1": "write `exp(v) - 1`",
+    "erfc": "write `1 - erf(v)`",
+    "relu6": "write `clamp(v, 0, 6)`",
+    "swish": "write `silu(v)`",
+    "elu": "write `v if v > 0 else exp(v) - 1`",
     "amax": "write `max[D](v)`",
     "amin": "write `min[D](v)`",
     "maximum": "write `max(a, b)`",
     "minimum": "write `min(a, b)`",
     "clip": "write `clamp(v, low, high)`",
-    "cumsum": "there are no running sums; a window sums neighbours, as in `sum[C: -1..1](v)`",
+    "cumsum": "there is no cumulative sum; a window sums neighbors, as in `sum[C: -1..1](v)`",
     "sign": "write `1 if v > 0 else (-1 if v < 0 else 0)`",
     "reciprocal": "write `1 / v`",
     "detach": "write `stop(v)`",
@@ -90,7 +95,7 @@ ELSEWHERE: dict[str, str] = {
 
 
 def apply(name: str, *arguments: ir.Expr) -> ir.Expr:
-    """An elementwise primitive applied."""
+    """Applies an elementwise primitive."""
     if name in ROOTS:
         return ir.power(arguments[0], ROOTS[name])
     if name in ROUNDING_FUNCTIONS:

@@ -35,7 +35,7 @@ def check_gradient(
             return Request(), []
         return Request(tuple(outputs), tuple(t.name for t in operands)), []
     faults = [
-        Diagnostic("grad", "a second `grad`", (Label(extra.span),), ("list all names in one statement",))
+        Diagnostic("grad", "a second `grad`", (Label(extra.span),), ("list all names in one `grad`",))
         for extra in statements[1:]
     ]
     statement = statements[0]
@@ -50,7 +50,7 @@ def check_gradient(
         for name in names:
             if name.text in seen:
                 label, message = Label(name.span), f"`{name.text}` is listed twice"
-                faults.append(Diagnostic("grad", message, (label,), ("leave one out",)))
+                faults.append(Diagnostic("grad", message, (label,), ("remove one of them",)))
             elif fault := check(name, tensors, lets, scope):
                 faults.append(fault)
             seen.add(name.text)
@@ -67,29 +67,28 @@ def _unknown(
     lets: Mapping[str, object],
     scope: Scope,
 ) -> list[Diagnostic]:
-    """The fault of a name that nothing has; `known` are tensors that may stand there."""
+    """The fault of a name that is not defined; `known` are the tensors allowed there."""
     if name.text in tensors or name.text in lets:
         return []
     if name.text in scope.values:
-        message = f"`{name.text}` is an attr, and attrs are not differentiated"
-        declare = f"declare it as `param {name.text}[] = ...`, which may be a number too"
+        message = f"`{name.text}` is an attr, and an attr has no gradient"
+        declare = f"declare it as `param {name.text}[] = ...`, a tensor of one number"
         return [Diagnostic("grad", message, (Label(name.span),), (declare,))]
     help = suggestion(name.text, [*tensors, *lets])
     if not help and known:
-        help = (f"there you may name {', '.join(f'`{each}`' for each in known)}",)
+        help = (f"the names allowed here are {', '.join(f'`{each}`' for each in known)}",)
     return [Diagnostic("name", f"`{name.text}` is not defined", (Label(name.span),), help)]
 
 
 def _let_fault(name: ast.Identifier, lets: Mapping[str, Tensor | None], scope: Scope) -> Diagnostic | None:
-    """A let that is differentiated is an argument of the backward, so its memory order must be said."""
+    """A let that is differentiated is an argument of the backward, so it must declare its memory order."""
     if lets[name.text] is not None:
         return None
     head = scope.values[name.text].head
     labels = (Label(name.span), Label(head, "declared without axes", primary=False))
-    help = f"write for example `let {name.text}[..., D] = ...`; the order is that of its gradient in memory"
-    return Diagnostic(
-        "grad", f"`{name.text}` is differentiated, so it must declare its axes", labels, (help,)
-    )
+    help = f"write for example `let {name.text}[..., D] = ...`; its gradient has this order in memory"
+    message = f"`{name.text}` is differentiated, so it must declare its axes"
+    return Diagnostic("grad", message, labels, (help,))
 
 
 def _of_fault(
@@ -100,9 +99,10 @@ def _of_fault(
     role = tensors[name.text].role
     if role == "output":
         return None
-    help = "write `save output`" if role == "save" else f"write it after `wrt`: `grad ... wrt {name.text}`"
+    help = "declare it as `save output`" if role == "save" else f"write `grad ... wrt {name.text}`"
     labels = (Label(name.span), Label(scope.values[name.text].head, f"declared as {role}", primary=False))
-    return Diagnostic("grad", f"`{name.text}` is no output, so no gradient of it arrives", labels, (help,))
+    message = f"`{name.text}` is not an output, so the backward receives no gradient of it"
+    return Diagnostic("grad", message, labels, (help,))
 
 
 def _wrt_fault(
@@ -115,15 +115,17 @@ def _wrt_fault(
         if differentiable(tensor):
             return None
         labels = (Label(name.span), Label(head, f"has dtype {tensor.dtype}", primary=False))
-        help = "differentiate with respect to a `let` that holds its value"
-        return Diagnostic("grad", f"no gradient of `{name.text}`: its dtype has 8 bits", labels, (help,))
+        help = "give its value a name with `let`, and differentiate with respect to that"
+        message = f"`{name.text}` has no gradient, because its dtype has only 8 bits"
+        return Diagnostic("grad", message, labels, (help,))
     labels = (Label(name.span), Label(head, f"declared as {tensor.role}", primary=False))
-    message, help = f"`{name.text}` is not an input, a param or a `let`", "name what it is made of"
+    message = f"`{name.text}` is not an input, a param or a `let`"
+    help = "differentiate with respect to what it is computed from"
     return Diagnostic("grad", message, labels, (help,))
 
 
 def check_clashes(request: Request, tensors: Mapping[str, Tensor], scope: Scope) -> list[Diagnostic]:
-    """Names that are taken by the gradient of another name."""
+    """Names that clash with the gradient of another name."""
     sources = [t.name for t in tensors.values() if t.role in ("input", "param", "output")]
     sources += [tensor.name for tensor in request.lets]
     faults = []

@@ -1,7 +1,6 @@
-"""What is refused before a spec is even lexed, and how large its numbers may be.
+"""The limits of a spec's text, checked before it is lexed, and of its numbers.
 
-Everything after this stage may assume text of bounded size without control characters, and numbers whose
-exact value is cheap to hold.
+Later stages rely on text of bounded size without control characters, and on numbers with a small exact value.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ _FORBIDDEN = re.compile(
 
 
 def text_fault(text: str) -> Diagnostic | None:
-    """The first reason not to read this text at all."""
+    """The first reason to refuse the text before it is lexed."""
     if len(text) > LONGEST_TEXT:
-        message = f"the text has {len(text)} characters; a spec has at most {LONGEST_TEXT}"
-        help = "a spec is a page of text; split it into several norms"
+        message = f"the text has {len(text)} characters, but a spec has at most {LONGEST_TEXT}"
+        help = "split it into several norms"
         return Diagnostic("size", message, (Label(Span(0, 0)),), (help,))
     start = 0
     for line in text.split("\n"):
         if len(line) > LONGEST_LINE:
-            message = f"a line of {len(line)} characters; lines have at most {LONGEST_LINE}"
-            help = "a statement may go over several lines"
+            message = f"the line has {len(line)} characters, but a line has at most {LONGEST_LINE}"
+            help = "split it: a statement may extend over several lines"
             return Diagnostic("size", message, (Label(Span(start, start + 1)),), (help,))
         start += len(line) + 1
     if found := _FORBIDDEN.search(text, 1 if text.startswith("\ufeff") else 0):
         character = found.group()
         name = _CONTROL_NAMES.get(character) or unicodedata.name(character, "a control character").lower()
         message = f"unexpected character U+{ord(character):04X} ({name})"
-        help = "a spec is plain text; this character is invisible or changes how the text around it is shown"
+        help = "remove it: the character is invisible or changes how the text around it is displayed"
         return Diagnostic("character", message, (Label(Span(found.start(), found.end())),), (help,))
     return None
 
@@ -56,9 +55,9 @@ _NUMERAL = re.compile(r"([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]+))?")
 
 
 def numeral_fault(text: str) -> str | None:
-    """Why a numeral is not a number that normgen can hold; looks at its digits, never at its exact value."""
+    """Why a numeral is not a float32; examines its digits, not its exact value, which may be huge."""
     if len(text) > LONGEST_NUMERAL:
-        return f"a numeral of {len(text)} characters; they have at most {LONGEST_NUMERAL}"
+        return f"longer than {LONGEST_NUMERAL} characters"
     match = _NUMERAL.fullmatch(text)
     assert match is not None
     whole, fraction, exponent = match.group(1), match.group(2), int(match.group(3) or 0)
@@ -72,7 +71,7 @@ def numeral_fault(text: str) -> str | None:
 
 
 _OUTSIDE = f"larger than the largest float32, {float(_LARGEST):.7g}"
-_VANISHES = f"smaller than the smallest float32 above 0, {float(_SMALLEST):.2g}"
+_VANISHES = f"smaller than the smallest positive float32, {float(_SMALLEST):.2g}"
 
 
 def number_fault(value: Fraction) -> str | None:

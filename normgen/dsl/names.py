@@ -1,7 +1,7 @@
-"""Names: what is defined, what may be a name, and whether every name in an expression is known.
+"""Names: which are defined, which are allowed, and whether all names of an expression are defined.
 
-Values, functions and axes are three name spaces. Names are checked in both branches of a choice, before
-anything is evaluated.
+Values, functions and axes have separate namespaces. Both branches of a choice are checked, before
+evaluation.
 """
 
 from __future__ import annotations
@@ -23,25 +23,23 @@ from normgen.dsl.functions import (
     built_in_names,
     signature,
 )
-from normgen.ir.program import Tensor
+from normgen.ir.program import Tensor, dims_text
 
 API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt", "sm_count"})
 _DTYPE_CALLS = {
-    "f32": "values are float32 already",
-    "float32": "values are float32 already",
-    "float": "values are float32 already",
+    **dict.fromkeys(("f32", "float32", "float"), "remove it: every value is float32"),
     "float16": "write `f16(v)`",
     "half": "write `f16(v)`",
     "bfloat16": "write `bf16(v)`",
-    "f64": "values are float32; there is no float64 inside a kernel",
+    **dict.fromkeys(("f64", "float64", "double"), "remove it: kernels compute in float32, not float64"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A name of the value name space.
+    """A name of the namespace of values.
 
-    `what` it is: "float attr", "int attr", "bool attr", a role, or "let"; `head` is where it is declared.
+    `what`: "float attr", "int attr", "bool attr", a role, or "let". `head`: where it is declared.
     """
 
     name: str
@@ -52,10 +50,10 @@ class Entity:
 
 @dataclass(slots=True)
 class Scope:
-    """What has been defined so far, in order.
+    """The definitions so far, in order.
 
-    `functions` are those written in the language, `own` those of them that the spec defines, `broken` those
-    that a fault leaves meaningless, `called` what has been called so far, of the language's own too.
+    `functions`: those written in the language. `own`: those of the spec. `broken`: those with a fault.
+    `called`: all that have been called so far, including built-in ones.
     """
 
     values: dict[str, Entity] = field(default_factory=dict)
@@ -67,13 +65,22 @@ class Scope:
     called: set[str] = field(default_factory=set)
 
     def brackets(self, axes: Collection[str]) -> str:
-        """Axes as a declaration would list them: `[B, ..., D]`."""
-        order = list(self.axes)
-        return f"[{', '.join(sorted(axes, key=lambda a: order.index(a) if a in order else len(order)))}]"
+        """Axes as a declaration lists them: in the order and the dimensions of tensors, `[B, (G C)]`."""
+        wanted, found = {*axes}, list[tuple[str, ...]]()
+        tensors = sorted(self.tensors(), key=lambda tensor: -len(tensor.axes & wanted))
+        dims = [dim for tensor in tensors for dim in tensor.dims]
+        parts = [p for dim in dims for p in ([dim] if wanted.issuperset(dim) else [(a,) for a in dim])]
+        for part in (*parts, *((axis,) for axis in (*self.axes, *axes))):
+            if wanted.difference(*found).issuperset(part):
+                found.append(part)
+        return f"[{dims_text(found)}]"
+
+    def tensors(self) -> list[Tensor]:
+        return [entity.tensor for entity in self.values.values() if entity.tensor is not None]
 
 
 def reserved(name: ast.Identifier) -> Diagnostic | None:
-    """Why a word may not name a value, a function or the norm itself."""
+    """Why a word cannot name a value, a function or the norm."""
     word = name.text
     if keyword.iskeyword(word):
         owner = "a keyword of Python"
@@ -82,26 +89,26 @@ def reserved(name: ast.Identifier) -> Diagnostic | None:
     else:
         return None
     message = f"`{word}` is {owner} and cannot be a name"
-    return Diagnostic("name", message, (Label(name.span),), (f"for example `{word}_`",))
+    return Diagnostic("name", message, (Label(name.span),), (f"choose another name, for example `{word}_`",))
 
 
 def defined_twice(name: ast.Identifier, earlier: Span, kind: str = "") -> Diagnostic:
     labels = (Label(name.span), Label(earlier, "defined here", primary=False))
-    help = f"take another name, for example `{name.text}2`"
+    help = f"choose another name, for example `{name.text}2`"
     return Diagnostic("name", f"{kind}`{name.text}` is defined twice", labels, (help,))
 
 
-def suggestion(word: str, known: Iterable[str]) -> tuple[str, ...]:
+def suggestion(word: str, known: Iterable[str], cutoff: float = 0.6) -> tuple[str, ...]:
     """A help line with the nearest known names."""
-    close = get_close_matches(word, list(known), n=2, cutoff=0.6)
+    close = get_close_matches(word, list(known), n=2, cutoff=cutoff)
     return (f"did you mean {' or '.join(f'`{c}`' for c in close)}?",) if close else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that an expression may use. `later` are values defined further down, for a better message.
+    """The names that an expression may use.
 
-    `values` None means any value of the scope; an attr's default, say, has fewer.
+    `later`: values that the spec defines further down. `only`: why the expression may use only `values`.
     """
 
     values: Collection[str]
@@ -113,7 +120,7 @@ class Names:
 
 
 MOST_SHOWN = 8  # names that a message lists
-_COMMENTS = "to begin a comment, write `#`: `//` divides"
+_COMMENTS = "a comment begins with `#`; `//` divides"
 
 
 def check_names(expression: ast.Expression, names: Names) -> list[Diagnostic]:
@@ -152,8 +159,11 @@ def _value_faults(node: ast.Name, names: Names, help: tuple[str, ...] = ()) -> l
         if names.only:
             return [Diagnostic("name", f"`{word}` cannot be used here", (label,), (names.only,))]
         labels = (label, Label(names.later[word], "defined here", primary=False))
-        move = "move its definition above this line"
-        return [Diagnostic("name", f"`{word}` is used before it is defined", labels, (move,))]
+        if names.later[word].start < node.span.start:
+            message, cure = f"`{word}` is used in its own definition", "give the new value another name"
+        else:
+            message, cure = f"`{word}` is used before it is defined", "move its definition above this line"
+        return [Diagnostic("name", message, labels, (cure,))]
     if built_in(word) or word in names.functions:
         call = f"call it: `{_example(word, names)}`"
         return [Diagnostic("name", f"`{word}` is a function", (label,), (call,))]
@@ -161,7 +171,7 @@ def _value_faults(node: ast.Name, names: Names, help: tuple[str, ...] = ()) -> l
 
 
 def _known(word: str, names: Names) -> tuple[str, ...]:
-    """What may have been meant by a name that nothing has."""
+    """The help for a name that is not defined."""
     if word in VALUES_ELSEWHERE:
         return (VALUES_ELSEWHERE[word],)
     if close := suggestion(word, names.values):
@@ -170,24 +180,29 @@ def _known(word: str, names: Names) -> tuple[str, ...]:
         return (names.only,)
     shown = [f"`{name}`" for name in names.values][:MOST_SHOWN]
     more = ", ..." if len(names.values) > len(shown) else ""
-    known = f"known here: {', '.join(shown)}{more}" if shown else "nothing is defined above"
-    return (f"{known}; to define it, write `let {word} = ...` above",)
+    known = f"defined above: {', '.join(shown)}{more}" if shown else "nothing is defined above"
+    return (f"{known}; to define it, add `let {word} = ...`",)
 
 
 def _example(word: str, names: Names) -> str:
     if word in names.functions:
         function = names.functions[word]
-        axis = f"[{function.axis.text}]" if function.axis else ""
+        axis = f"[{_axis(names)}]" if function.axis else ""
         return f"{word}{axis}({', '.join(p.text for p in function.parameters)})"
     if word == CAST:
         return "cast(v, x)"
     called = built_in(word)
     assert called is not None
     values = "v" if called.parameters == 1 else ", ".join("abcdef"[: called.parameters])
-    elementwise, reduced = f"{word}({values})", f"{word}[D](v)"
+    elementwise, reduced = f"{word}({values})", f"{word}[{_axis(names)}](v)"
     if called.axes is None:
         return f"{elementwise}` or `{reduced}"
     return reduced if called.axes else elementwise
+
+
+def _axis(names: Names) -> str:
+    """An axis to show in an example."""
+    return list(names.axes)[-1] if names.axes else "D"
 
 
 def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
@@ -199,8 +214,8 @@ def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
         return []
     if word in names.values:
         names.scope.used.add(word)
-        help = f"`{word}` has its axes by declaration; write `{word}`"
-        return [Diagnostic("syntax", "values are not indexed", (label,), (help,))]
+        help = f"write `{word}`: its declaration states its axes"
+        return [Diagnostic("syntax", "values cannot be indexed or sliced", (label,), (help,))]
     if built_in(word) or word in names.functions:
         help = f"call it: `{_example(word, names)}`"
         return [Diagnostic("arguments", f"`{word}` has no arguments here", (label,), (help,))]
@@ -224,21 +239,20 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
             Diagnostic("arguments", message, (Label(node.span),), (f"write `{_example(word, names)}`",))
         )
     elif called.axes and not node.over:
-        axis = list(names.axes)[-1] if names.axes else "D"
-        help = f"say over which axes, as in `{word}[{axis}](...)`"
+        help = f"name the axes, as in `{word}[{_axis(names)}](...)`"
         faults.append(Diagnostic("arguments", f"`{word}` needs axes", (Label(node.span),), (help,)))
     if len(node.arguments) != called.parameters:
         count = "one argument" if called.parameters == 1 else f"{called.parameters} arguments"
         message = f"`{word}` takes {count}, not {len(node.arguments)}"
         help = f"write `{_example(word, names)}`"
         if known is None and word in REDUCTIONS and not node.over and len(node.arguments) == 1:
-            help = f"to reduce, say over which axes: `{word}[D](v)`"
+            help = f"to reduce, name the axes: `{word}[{_axis(names)}](v)`"
         faults.append(Diagnostic("arguments", message, (Label(node.span),), (help,)))
     if known is None and any(isinstance(r, ast.Window) for r in node.over) and word != "sum":
-        help = "windows are for sums: `sum[C: -1..1](v)`"
+        help = "only `sum` takes a window: `sum[C: -1..1](v)`"
         faults.append(Diagnostic("window", f"`{word}` takes no window", (Label(node.span),), (help,)))
     elif known is not None and (windows := [r for r in node.over if isinstance(r, ast.Window)]):
-        help = "windows are for the primitive `sum`; divide by the number of elements yourself"
+        help = "only `sum` takes a window; for a mean, divide by the number of elements"
         faults.append(Diagnostic("window", f"`{word}` takes no window", (Label(windows[0].span),), (help,)))
     if known is None and word == CAST and len(node.arguments) == 2:
         faults += _cast_faults(node.arguments[1], names)
@@ -255,10 +269,11 @@ def _unknown_function(node: ast.Call, names: Names) -> Diagnostic:
         return Diagnostic("name", f"`{word}` is a value, not a function", (label,), (help,))
     if word in _DTYPE_CALLS:
         return Diagnostic("name", f"there is no function `{word}`", (label,), (_DTYPE_CALLS[word],))
-    elsewhere = ELSEWHERE.get(word)
-    help_lines = (elsewhere,) if elsewhere else suggestion(word, [*built_in_names(), *names.functions])
-    define = (f"define it above: `fn {word}(v) = ...`",)
-    return Diagnostic("name", f"there is no function `{word}`", (label,), help_lines or define)
+    known, cure = [*built_in_names(), *names.functions], ELSEWHERE.get(word)
+    close = suggestion(word, known, cutoff=0.75) if cure is None else ()
+    listed = (f"the functions are {', '.join(f'`{k}`' for k in known)}", "define others with `fn`")
+    help_lines = (cure,) if cure else close or listed
+    return Diagnostic("name", f"there is no function `{word}`", (label,), help_lines)
 
 
 def _cast_faults(target: ast.Expression, names: Names) -> list[Diagnostic]:
@@ -269,8 +284,8 @@ def _cast_faults(target: ast.Expression, names: Names) -> list[Diagnostic]:
         entity = names.scope.values.get(target.text)
         if entity is not None and (entity.tensor is not None or entity.what in _TENSOR_ROLES):
             return []
-    help = "`cast(v, x)` rounds `v` to the dtype of tensor `x`; to a fixed dtype write for example `bf16(v)`"
-    message = "the second argument of `cast` is the name of a tensor"
+    help = "`cast(v, x)` rounds `v` to the dtype of tensor `x`; to round to a fixed dtype, write `bf16(v)`"
+    message = "the second argument of `cast` must be the name of a tensor"
     return [Diagnostic("arguments", message, (Label(target.span),), (help,))]
 
 
@@ -291,13 +306,13 @@ def _over_faults(over: tuple[ast.Reach, ...], names: Names, stack: list[ast.Expr
             stack += (reach.high, reach.low)
     if len({isinstance(reach, ast.Window) for reach in over}) > 1:
         span = over[0].span.to(over[-1].span)
-        help = "sum twice: a window keeps its axis, a plain axis disappears"
-        faults.append(Diagnostic("window", "windows and plain axes in one sum", (Label(span),), (help,)))
+        help = "write two sums: a window keeps its axis, a reduction removes it"
+        faults.append(Diagnostic("window", "one sum has both windows and axes", (Label(span),), (help,)))
     return faults
 
 
 def axis_twice(axis: ast.Identifier) -> Diagnostic:
-    help = "`...` is one axis, all remaining dimensions" if axis.text == "..." else "leave one out"
+    help = "`...` stands for all remaining dimensions" if axis.text == "..." else "remove one of them"
     return Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),), (help,))
 
 
@@ -311,20 +326,20 @@ def unknown_axis(axis: ast.Identifier, known: Collection[str], only: str = "") -
 def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
     """Faults of a function's definition. Its body may use its parameters and the functions before it.
 
-    It may hide one of the language or of the prelude, so that further ones of these break no spec.
+    It may replace a built-in function, so that a new built-in function breaks no spec.
     """
     name, faults = function.name, []
     if fault := reserved(name):
         faults.append(fault)
     if name.text == "size":
-        message = f"`{name.text}` is a word of the language and cannot be redefined"
+        message = f"`{name.text}` is part of the language and cannot be redefined"
         faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
     elif name.text in scope.own:
-        message = f"function `{name.text}` is defined already"
+        message = f"function `{name.text}` is already defined"
         faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
     elif name.text in scope.called and (built_in(name.text) or name.text in scope.functions):
-        message = f"`{name.text}` is called above, where it is another function"
-        help = "define it above its first use, or choose another name"
+        message = f"`{name.text}` is defined after a call of the function that it replaces"
+        help = "define it above its first call, or choose another name"
         faults.append(Diagnostic("name", message, (Label(name.span),), (help,)))
     parameters: dict[str, Span] = {}
     for parameter in function.parameters:
@@ -332,11 +347,11 @@ def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
             faults.append(defined_twice(parameter, parameters[parameter.text], "parameter "))
         parameters.setdefault(parameter.text, parameter.span)
     if recursive := _calls_of(function.body, name.text):
-        message = f"`{name.text}` calls itself; functions are expanded where they are called"
-        help = "write its formula out: there are no loops"
+        message = f"`{name.text}` calls itself, but functions are expanded where they are called"
+        help = "write the formula out: there is no recursion and there are no loops"
         return [*faults, Diagnostic("name", message, (Label(recursive),), (help,))]
     axes = [function.axis.text] if function.axis else []
-    only = "a function sees its parameters only; pass what it needs as an argument"
+    only = "a function can use only its parameters; pass the value as an argument"
     # (a parameter does not count as a use of a namesake)
     inside = Scope(scope.values, scope.functions, scope.axes, called=scope.called)
     return faults + check_names(function.body, Names(parameters, axes, scope.functions, inside, only=only))

@@ -1,4 +1,4 @@
-"""The operators: two values and a sign to a value, with constants kept exact and in bounds."""
+"""The operators on values. Constants stay exact and within bounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from normgen.ir import expr as ir
 
 LARGEST_EXPONENT = 1000
 MOST_BITS = 4096  # of an exact constant's numerator and denominator
-_DIVISOR = "the divisor is known when the spec is compiled; give it another value"
-_RANGE = "constants are computed exactly; let them have fewer digits, or make one an attr"
+_DIVISOR = "change the divisor, which is a constant at compile time"
+_RANGE = "use constants with fewer digits, which are computed exactly, or make one an attr"
 _TOO_LARGE = "the constants of this expression grow too large"
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -41,7 +41,7 @@ def unary(node: ast.Unary, operand: Value) -> Value:
 
 
 def binary(node: ast.Binary, left: Value, right: Value) -> Value:
-    """Every operator with two sides but `//`, whose sides are integers."""
+    """Every binary operator except `//`, whose operands are integers."""
     operator = node.operator
     check = as_condition if operator in ("and", "or") else as_number
     left, right = check(node.left, left), check(node.right, right)
@@ -99,7 +99,7 @@ def _check_power(node: ast.Binary, base: Value, exponent: Value) -> None:
     if p is None:
         return
     if abs(p) > LARGEST_EXPONENT:
-        message = f"an exponent of {float(p):g}; constant exponents are at most {LARGEST_EXPONENT}"
+        message = f"the exponent is {float(p):g}, but a constant exponent is at most {LARGEST_EXPONENT}"
         raise Fault(node.right, "number", message, "write `exp(p * log(v))`")
     coefficient, _ = ir.factors(base.expr)
     if _bits(coefficient) * (abs(p) + 1) > MOST_BITS:
@@ -107,7 +107,7 @@ def _check_power(node: ast.Binary, base: Value, exponent: Value) -> None:
     if base.constant == 0 and p < 0:
         raise Fault(node, "number", "division by zero", _DIVISOR, label="0 to a negative power")
     if base.constant is not None and base.constant < 0 and p.denominator != 1:
-        raise Fault(node, "number", "a root of a negative number", "take `abs(v)`, or a whole exponent")
+        raise Fault(node, "number", "root of a negative number", "use `abs(v)` or an integer exponent")
 
 
 def _bits(value: Fraction) -> int:
@@ -115,7 +115,7 @@ def _bits(value: Fraction) -> int:
 
 
 def _logic(operator: str, left: Value, right: Value) -> Value:
-    """`and`, `or`; a side known at compile time decides or drops out."""
+    """`and`, `or`; an operand known at compile time decides the result or is dropped."""
     decisive = 0 if operator == "and" else 1
     for known, other in ((left, right), (right, left)):
         if known.constant is not None:
@@ -124,7 +124,7 @@ def _logic(operator: str, left: Value, right: Value) -> Value:
 
 
 def _exact(operator: str, left: Fraction, right: Fraction) -> Fraction | None:
-    """The result of an operation on constants, where it is rational for sure."""
+    """The result of an operation on constants, if it is certainly rational."""
     match operator:
         case "+":
             return left + right

@@ -1,12 +1,12 @@
-"""Text to syntax tree. A fault of syntax is a `SpecError` with one diagnostic: parsing stops at the first.
+"""From text to a syntax tree. Parsing stops at the first error: a `SpecError` with one diagnostic.
 
-The parser is driven token by token, so nesting is counted as it grows, and the tree is built while tokens are
-reduced: no recursion, whatever the text holds.
+The parser is driven token by token, which counts nesting as it grows, and reductions build the tree, so no
+text causes recursion.
 """
 
 from __future__ import annotations
 
-import io
+import json
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,36 +14,23 @@ from typing import Any
 import lark
 from lark.lexer import PatternStr
 
-from normgen.cache_results import kept
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
 from normgen.dsl import ast, mistakes
 from normgen.dsl.build import Builder
 from normgen.dsl.characters import unexpected_character
 from normgen.dsl.limits import DEEPEST, LONGEST_NAME, numeral_fault, text_fault
 
-_OPTIONS: dict[str, Any] = {
-    "parser": "lalr",
-    "lexer": "basic",
-    "start": ["spec", "prelude"],
-    "keep_all_tokens": True,
-    "maybe_placeholders": True,
-}
 _OPEN, _CLOSE = ("(", "["), (")", "]")
 
 
 @cache
 def parser() -> lark.Lark:
-    """The parser of both start rules, made once. Its tables come out of the cache."""
-    grammar = files("normgen.dsl").joinpath("norm.lark").read_text(encoding="utf-8")
-
-    def build() -> bytes:
-        made = lark.Lark(grammar, transformer=Builder(), **_OPTIONS)
-        with io.BytesIO() as file:
-            made.save(file)
-            return file.getvalue()
-
-    tables = kept("parser", (lark.__version__, repr(_OPTIONS), grammar), build)
-    return lark.Lark.load(io.BytesIO(tables))
+    """The parser of both start rules, by the tables that `tools/parser_tables.py` makes of the grammar."""
+    text = files("normgen.dsl").joinpath("tables.json").read_text(encoding="utf-8")
+    # JSON has no numbers as keys
+    tables = json.loads(text, object_hook=lambda t: {int(k) if k.isdecimal() else k: v for k, v in t.items()})
+    tables["data"]["options"]["transformer"] = Builder()
+    return lark.Lark.load(tables)
 
 
 def parse(source: Source) -> ast.Spec:
@@ -77,8 +64,8 @@ def _parse(source: Source, start: str) -> Any:
         tree = interactive.feed_eof(read[-1] if read else None)  # type: ignore[no-untyped-call]
     except lark.UnexpectedToken as error:
         before = read if error.token.type == "$END" else read[:-1]
-        follows, last = _accepted_after(before, start), before[-1] if before else None
-        raise SpecError([mistakes.unexpected_token(error.token, last, follows, text)], source) from None
+        follows = _accepted_after(before, start)
+        raise SpecError([mistakes.unexpected_token(error.token, before, follows, text)], source) from None
     except lark.UnexpectedCharacters as error:
         last = read[-1] if read else None
         raise SpecError([unexpected_character(error.pos_in_stream or 0, last, text)], source) from None
@@ -88,9 +75,9 @@ def _parse(source: Source, start: str) -> Any:
 
 
 def _accepted_after(tokens: list[lark.Token], start: str) -> frozenset[str]:
-    """What may follow these tokens: words and signs as they are written, the rest by kind.
+    """What may follow these tokens: words and signs as they are written, other tokens by kind.
 
-    Asked of a fresh parser, because the one that failed has already reduced because of the wrong token.
+    A fresh parser answers, because the one that failed has already reduced for the wrong token.
     """
     interactive = parser().parse_interactive(start=start)
     for token in tokens:
@@ -101,17 +88,16 @@ def _accepted_after(tokens: list[lark.Token], start: str) -> frozenset[str]:
 
 
 def _token_fault(token: lark.Token, depth: int) -> Diagnostic | None:
-    """What is wrong with a token wherever it stands."""
+    """The fault of a token in any context."""
     span = span_of(token)
     if depth >= DEEPEST and token in _OPEN:
         return _too_deep(span)
     if token.type == "NUMBER" and (reason := numeral_fault(token)):
-        message = f"this number is {reason}" if reason[0] != "a" else reason
-        help = "a number of float32 has some 8 digits, and lies between 1.5e-45 and 3.4e38"
-        return Diagnostic("number", message, (Label(span),), (help,))
+        help = "write a float32: about 8 digits, with a magnitude from 1.5e-45 to 3.4e38"
+        return Diagnostic("number", f"this number is {reason}", (Label(span),), (help,))
     if token.type in ("NAME", "AXIS") and len(token) > LONGEST_NAME:
-        message = f"a name of {len(token)} characters; names have at most {LONGEST_NAME}"
-        return Diagnostic("name", message, (Label(span),), ("take a shorter one",))
+        message = f"the name has {len(token)} characters, but a name has at most {LONGEST_NAME}"
+        return Diagnostic("name", message, (Label(span),), ("choose a shorter name",))
     return None
 
 
@@ -121,7 +107,7 @@ def span_of(token: lark.Token) -> Span:
 
 
 def _too_deep(span: Span) -> Diagnostic:
-    help = "give a part a name of its own with `let`"
+    help = "define part of it with `let`"
     return Diagnostic("nesting", f"nested more than {DEEPEST} levels deep", (Label(span),), (help,))
 
 

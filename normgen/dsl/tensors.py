@@ -1,4 +1,4 @@
-"""Declared tensors: their dimensions, dtypes, and whether every extent can be told from the operands."""
+"""Declared tensors: their dimensions and dtypes, and whether the operands determine every extent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
 from normgen.dsl.names import Scope, axis_twice, suggestion, unknown_axis
 from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES
-from normgen.ir.program import Tensor, determined, is_given
+from normgen.ir.program import Tensor, determined, dims_text, is_given
 
 Dims = tuple[tuple[str, ...], ...]
 DECLARING_ROLES = ("input", "param", "state")
@@ -29,7 +29,7 @@ def check_dimensions(
     faults: list[Diagnostic] = []
     seen: set[str] = set()
     known = list(scope.axes)
-    for axis in (axis for dimension in dimensions for axis in dimension):
+    for axis in (axis for dim in dimensions for axis in dim):
         if axis.text in seen:
             faults.append(axis_twice(axis))
         elif declares:
@@ -37,7 +37,7 @@ def check_dimensions(
         elif axis.text not in scope.axes:
             faults.append(unknown_axis(axis, known))
         seen.add(axis.text)
-    return tuple(tuple(axis.text for axis in dimension) for dimension in dimensions), faults
+    return tuple(tuple(axis.text for axis in dim) for dim in dimensions), faults
 
 
 def check_dtype(
@@ -47,9 +47,9 @@ def check_dtype(
     first_input: Tensor | None,
     decide: Callable[[ast.Expression], bool],
 ) -> tuple[str | None, str | None, list[Diagnostic]]:
-    """(dtype, like, faults): a fixed dtype, or the operand whose dtype it takes, or as the caller gives.
+    """(dtype, like, faults): a fixed dtype, or the operand that has it; neither if the caller chooses.
 
-    `decide` tells what a condition is at compile time; the dtype not taken must be one all the same.
+    `decide` evaluates a condition at compile time. The dtype of the other branch must exist too.
     """
     if isinstance(node, ast.ElementChoice):
         then = check_dtype(node.then, role, tensors, first_input, decide)
@@ -67,7 +67,8 @@ def check_dtype(
         target = tensors.get(node.name.text)
         if target is None:
             help = suggestion(node.name.text, tensors) or ("`like` names a tensor declared above",)
-            return None, None, [Diagnostic("name", f"no tensor `{node.name.text}` above", (label,), help)]
+            message = f"no tensor `{node.name.text}` is declared above"
+            return None, None, [Diagnostic("name", message, (label,), help)]
         dtype, like = _same_as(target)
     else:
         dtype, like = node.name.text, None
@@ -77,7 +78,7 @@ def check_dtype(
         return (
             "f32",
             None,
-            [Diagnostic("dtype", "a state is f32", (Label(node.span),), ("leave the dtype out",))],
+            [Diagnostic("dtype", "a state is f32", (Label(node.span),), ("remove the dtype",))],
         )
     return dtype, like, []
 
@@ -86,14 +87,10 @@ def _unknown_dtype(name: ast.Identifier) -> Diagnostic:
     if name.text in _OTHER_DTYPES:
         help = f"write `{_OTHER_DTYPES[name.text]}`"
     elif name.text in ("f64", "float64", "double"):
-        help = "kernels compute in float32; float64 exists in the reference only"
+        help = "write `f32`: kernels compute in float32, and only the reference in float64"
     else:
-        close = suggestion(name.text, DEVICE_DTYPES)
-        help = (
-            close[0]
-            if close
-            else f"the dtypes are {', '.join(f'`{d}`' for d in DEVICE_DTYPES)}, and `like x`"
-        )
+        listed = f"the dtypes are {', '.join(f'`{d}`' for d in DEVICE_DTYPES)}, and `like x`"
+        help = (*suggestion(name.text, DEVICE_DTYPES), listed)[0]
     return Diagnostic("dtype", f"there is no dtype `{name.text}`", (Label(name.span),), (help,))
 
 
@@ -105,7 +102,7 @@ def _same_as(tensor: Tensor) -> tuple[str | None, str | None]:
 
 
 def element_type(tensor: Tensor) -> str:
-    """What a value is rounded to when it is cast to this tensor's dtype."""
+    """The dtype that a cast to this tensor rounds to."""
     dtype, like = _same_as(tensor)
     return dtype if dtype is not None else f"like {like}"
 
@@ -118,7 +115,7 @@ def differentiable(tensor: Tensor) -> bool:
 def check_extents(
     tensors: Iterable[Tensor], heads: Mapping[str, Span], fixed: Mapping[str, int | None]
 ) -> list[Diagnostic]:
-    """Axes whose length cannot be told from the shapes of the operands that every call passes."""
+    """Axes whose length does not follow from the shapes of the operands that every call passes."""
     tensors = list(tensors)
     known = determined(filter(is_given, tensors), fixed)
     faults, said = [], set[str]()
@@ -134,20 +131,18 @@ def check_extents(
 def _unknown_extent(unknown: list[str], dim: tuple[str, ...], head: Span, tensor: Tensor) -> Diagnostic:
     shown = " and ".join(f"`{axis}`" for axis in unknown)
     if len(dim) > 1:
-        message = (
-            f"the lengths of {shown} cannot be told apart" if len(unknown) > 1 else f"no length for {shown}"
-        )
-        help = f"fix all but one part of `({' '.join(dim)})`, for example `axis {dim[0]} = 8`"
+        message = f"the lengths of {shown} are ambiguous" if len(unknown) > 1 else f"{shown} has no length"
+        help = f"fix the length of all axes of `({' '.join(dim)})` but one, for example `axis {dim[0]} = 8`"
     else:
-        message = f"the length of {shown} cannot be inferred when `{tensor.name}` is left out"
-        help = f"give `{tensor.name}` no default, or an input the axis, or fix it with `axis {dim[0]} = ...`"
+        message = f"the length of {shown} is unknown when a call omits `{tensor.name}`"
+        help = f"use an axis of an input, remove the default of `{tensor.name}`, or add `axis {dim[0]} = ...`"
     return Diagnostic("extent", message, (Label(head),), (help,))
 
 
 def axes_fault(
     tensor: Tensor, head: Span, node: ast.Expression, axes: Collection[str], scope: Scope
 ) -> Diagnostic:
-    """A value whose axes are not those that its tensor declares."""
+    """The diagnostic for a value whose axes differ from those that its tensor declares."""
     more = [axis for axis in scope.axes if axis in axes and axis not in tensor.axes]
     less = [axis for axis in scope.axes if axis in tensor.axes and axis not in axes]
     listed, wanted = ", ".join(more), f"{tensor.name}{scope.brackets(axes)}"
@@ -158,10 +153,21 @@ def axes_fault(
         message = (
             f"`{tensor.name}` is declared with {_axes(less)}, but its value does not vary over {_it(less)}"
         )
-        help = f"declare `{wanted}`; readers broadcast it by name"
+        help = f"declare `{wanted}`; later uses broadcast it"
     has = f"this has axes {scope.brackets(axes)}" if axes else "this has no axes"
-    declared = Label(head, f"declared with axes {_declared(tensor)}", primary=False)
-    return Diagnostic("axes", message, (Label(node.span, has), declared), (help,))
+    declared = Label(head, f"declared with axes [{dims_text(tensor.dims)}]", primary=False)
+    return Diagnostic("axes", message, (Label(node.span, has), declared), (*_misnamed(more, scope), help))
+
+
+def _misnamed(axes: list[str], scope: Scope) -> tuple[str, ...]:
+    """The help if only a param has these axes, and no others: they most likely stand for an input's."""
+    found = [t for t in scope.tensors() if not t.axes.isdisjoint(axes)]
+    first = next((t for t in scope.tensors() if t.role == "input"), None)
+    if first is None or [t.role for t in found] != ["param"] or not found[0].axes <= {*axes}:
+        return ()
+    (param,) = found
+    dims = dims_text(first.dims[-len(param.dims) :])
+    return (f"to apply `{param.name}` to `{first.name}`, declare `{param.name}[{dims}]`",)
 
 
 def _axes(axes: list[str]) -> str:
@@ -170,8 +176,3 @@ def _axes(axes: list[str]) -> str:
 
 def _it(axes: list[str]) -> str:
     return "it" if len(axes) == 1 else "them"
-
-
-def _declared(tensor: Tensor) -> str:
-    parts = (dim[0] if len(dim) == 1 else f"({' '.join(dim)})" for dim in tensor.dims)
-    return f"[{', '.join(parts)}]"

@@ -33,19 +33,15 @@ class Value:
 
     @property
     def poisoned(self) -> bool:
-        """Its fault is reported already; whatever uses it stays silent."""
+        """Its fault is reported already, so its uses report nothing."""
         return self.kind == "poison"
 
 
 POISON = Value("poison", ir.ZERO)
 
 
-def number(
-    expr: ir.Expr, axes: Axes = frozenset(), constant: Fraction | None = None, kind: str = "float"
-) -> Value:
-    if constant is None and isinstance(expr, ir.Const) and not axes:
-        constant = expr.value
-    return Value(kind, expr, axes, constant)
+def number(expr: ir.Expr, axes: Axes = frozenset(), kind: str = "float") -> Value:
+    return Value(kind, expr, axes, expr.value if isinstance(expr, ir.Const) and not axes else None)
 
 
 def truth(value: bool) -> Value:
@@ -67,7 +63,7 @@ class Environment:
 
 
 class Fault(Exception):
-    """A mistake in what an expression means; `others` are labels beside the one on the node."""
+    """A mistake in what an expression means; `others` are further labels, next to the node's."""
 
     def __init__(
         self,
@@ -84,21 +80,20 @@ class Fault(Exception):
 
 
 def as_number(node: ast.Expression, value: Value) -> Value:
-    """The value of a node where a number must stand."""
+    """The value of a node that must be a number."""
     if value.kind != "bool":
         return value
     compared = isinstance(node, ast.Binary) or value.constant is None
     what = "a comparison" if compared else "a bool"
     example = "1 if a < b else 0" if compared else "1 if flag else 0"
-    help = f"choose numbers by it, as in `{example}`"
-    raise Fault(node, "type", f"{what} stands only as a condition", help)
+    raise Fault(node, "type", f"{what} is a condition, not a number", f"choose a number by it: `{example}`")
 
 
 def as_condition(node: ast.Expression, value: Value) -> Value:
-    """The value of a node where a condition must stand."""
+    """The value of a node that must be a condition."""
     if value.kind in ("bool", "poison"):
         return value
-    message = "a condition is a comparison or a bool attr"
+    message = "a condition must be a comparison or a bool attr"
     raise Fault(node, "type", message, "compare it, as in `v != 0`", label="this is a number")
 
 
@@ -106,16 +101,16 @@ def integer(node: ast.Expression, value: Value, what: str, scope: Scope, site: S
     """The value as a compile-time integer, which `what` must be; the mistake is most often a float attr."""
     if value.kind == "int" and value.constant is not None:
         return floor(value.constant)
-    message = f"{what} is a compile-time integer"
+    message = f"{what} must be an integer known at compile time"
     below = _below(node)
     for part in below:
         entity = scope.values.get(part.text) if isinstance(part, ast.Name) else None
         if entity is not None and entity.what == "float attr" and site is None:
-            other = Label(entity.head, "a float, because it says no type", primary=False)
-            raise Fault(node, "integer", message, f"write `{entity.name}: int`", others=(other,))
+            other = Label(entity.head, "a float, because it has no type", primary=False)
+            raise Fault(node, "integer", message, f"declare `attr {entity.name}: int`", others=(other,))
     if any(isinstance(part, ast.Binary) and part.operator == "/" for part in below):
-        raise Fault(node, "integer", message, "`/` is real division; `//` divides integers and rounds down")
-    raise Fault(node, "integer", message, "it may be made of numbers, int attrs and `+ - * //`")
+        raise Fault(node, "integer", message, "write `//` for integer division, which rounds down")
+    raise Fault(node, "integer", message, "use whole numbers, int attrs and `+ - * //`")
 
 
 def _below(node: ast.Node) -> list[ast.Node]:

@@ -46,7 +46,7 @@ def times(cotangent: Expr, *derivatives: Value) -> Expr:
     pairs = terms(cotangent)
     masked = any(isinstance(term, Select) for term, _ in pairs)
     distributes = masked or cotangent.reduces or len(pairs) == 1
-    if not distributes or _has_more_parts(cotangent, MOST_PARTS):
+    if not distributes or _has_more_parts(cotangent):
         whole = mul(cotangent, *derivatives, real=True)
         # (see `guarded_by`)
         return select(compare("==", cotangent, ZERO), ZERO, whole) if masked else whole
@@ -61,18 +61,18 @@ def times(cotangent: Expr, *derivatives: Value) -> Expr:
     return total(pieces)
 
 
-def _has_more_parts(cotangent: Expr, most: int) -> bool:
-    """Whether there are more than `most` selects and products in them; looks at no more than it takes to
-    know."""
+def _has_more_parts(cotangent: Expr) -> bool:
+    """Whether there are more than `MOST_PARTS` selects and products in them; looks at no more than it takes
+    to know."""
     left = [cotangent]
     found = 0
-    while left and found <= most:
+    while left and found <= MOST_PARTS:
         pairs = terms(left.pop())
         found += len(pairs)
         for term, _ in pairs:
             if isinstance(term, Select):
                 left += [term.then, term.otherwise]
-    return found > most
+    return found > MOST_PARTS
 
 
 def unbroadcast(cotangent: Expr, over: Axes, known: Collection[Expr]) -> Expr:

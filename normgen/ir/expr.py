@@ -306,7 +306,7 @@ def rebuild(node: Expr, args: tuple[Expr, ...], real: bool = False) -> Expr:
             return node
 
 
-def rewrite(root: Expr, table: Mapping[Expr, Expr], real: bool = False) -> Expr:
+def rewrite(root: Expr, table: Mapping[Expr, Expr]) -> Expr:
     """The expression with nodes replaced by the table; what is unaffected stays the very same nodes. A power
     that the table has is replaced in products too, of which it is no node."""
     done: dict[Expr, Expr] = dict(table)
@@ -316,16 +316,8 @@ def rewrite(root: Expr, table: Mapping[Expr, Expr], real: bool = False) -> Expr:
         old = children(node)
         new = tuple(done[child] for child in old)
         if isinstance(node, Mul) and any(power(*factor) in table for factor in node.factors):
-            parts = [_factor(factor, table, done, real) for factor in node.factors]
-            done[node] = mul(node.coefficient, *parts, real=real)
+            parts = [table[p] if (p := power(b, e)) in table else power(done[b], e) for b, e in node.factors]
+            done[node] = mul(node.coefficient, *parts)
         else:
-            done[node] = node if new == old else rebuild(node, new, real)
+            done[node] = node if new == old else rebuild(node, new)
     return done[root]
-
-
-def _factor(
-    factor: tuple[Expr, Fraction], table: Mapping[Expr, Expr], done: Mapping[Expr, Expr], real: bool
-) -> Expr:
-    base, exponent = factor
-    found = table.get(power(base, exponent))
-    return power(done[base], exponent, real=real) if found is None else found

@@ -120,12 +120,14 @@ def _refuse(node: Expr, cut: CutAxes) -> None:
     if isinstance(node, Reduce):
         for axis, _, _ in node.window:
             if axis in cut.axes:
-                raise Unspreadable(f"has windows along {axis}, which is spread over ranks", axis, node)
+                raise Unspreadable(f"has windows along {axis}, which is sharded", axis, node)
     several = cut.among(node.axes)
     if len(several) > 1:
         both = sorted(frozenset().union(*several))
         names = " and ".join(both)
-        raise Unspreadable(f"has a value that varies over {names}, which the same ranks share", both[0], node)
+        raise Unspreadable(
+            f"has a value that varies over {names}, which are sharded over the same ranks", both[0], node
+        )
 
 
 def _staying(

@@ -1,4 +1,4 @@
-"""The limit on what is derived from a spec, and what its writer is told beyond it."""
+"""The limit on the work of deriving and planning a spec, and the error beyond it."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def _place(definition: Definition) -> tuple[Label, ...]:
     """The result that takes most operations."""
     made = [(sum(1 for _ in walk(r.expr)), r.tensor) for r in definition.program.results]
     size, tensor = max(made, key=lambda pair: pair[0])
-    return (Label(tensor.span, f"made of {size} values"),) if tensor.span is not None else ()
+    return (Label(tensor.span, f"computed from {size} values"),) if tensor.span is not None else ()

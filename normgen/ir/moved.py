@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from normgen.diagnostics import Diagnostic, Label, SpecError
 from normgen.ir.nodes import Load, walk
-from normgen.ir.program import Definition, Result, Tensor
+from normgen.ir.program import Definition, Result, Tensor, dims_text
 
 
 def refuse_moved(definition: Definition, gradients: Iterable[Result]) -> None:
@@ -27,14 +27,10 @@ def _faults(definition: Definition, states: list[Tensor], gradients: list[Result
         made_of_it = [f"`{r.tensor.name}`" for r in gradients if _reads(r, state)]
         if made_of_it:
             span = spans.get(state.name) or state.span
-            message = f"{', '.join(made_of_it)} needs `{state.name}` as it was before its update"
-            brackets = f"[{', '.join(map(_dimension, state.dims))}]" if state.dims else ""
-            help = f"keep it for the backward: `save {state.name}_before{brackets} = {state.name}`"
+            message = f"{', '.join(made_of_it)} needs the value of `{state.name}` before its update"
+            saved = f"save {state.name}_before[{dims_text(state.dims)}] = {state.name}"
+            help = f"save it for the backward: `{saved}`"
             yield Diagnostic("state", message, (Label(span),) if span else (), (help,))
-
-
-def _dimension(axes: tuple[str, ...]) -> str:
-    return axes[0] if len(axes) == 1 else f"({' '.join(axes)})"
 
 
 def _reads(result: Result, state: Tensor) -> bool:

@@ -110,9 +110,12 @@ def _pull_larger(sign: str) -> Pull:
 
 
 def _pull_pow(ir: Builder, g: Expr, out: Expr, base: Expr, exponent: Expr) -> tuple[Expr, Expr]:
-    down = ir.times(g, exponent, ir.power(base, ir.sub(exponent, 1)))
-    # The limit of b^e * log(b) at b = 0 is 0, where log alone is -inf.
-    up = ir.select(ir.compare("==", base, 0), 0, ir.times(g, out, ir.call("log", base)))
+    # (0 * b^0 where the exponent is 0: at b = 0 too, where b^-1 is infinite)
+    less = ir.select(ir.compare("==", exponent, 0), 0, ir.sub(exponent, 1))
+    down = ir.times(g, exponent, ir.power(base, less))
+    # The limit of b^e * log(b) at b = 0 is 0 unless e < 0, where log alone is -inf.
+    zero = ir.call("and", ir.compare("==", base, 0), ir.compare(">=", exponent, 0))
+    up = ir.select(zero, 0, ir.times(g, out, ir.call("log", base)))
     return down, up
 
 
@@ -139,6 +142,11 @@ _ROWS = (
         "log", 1, np.log, lambda ir, g, out, x: (ir.times(g, ir.power(x, -1)),),
         cuda="logf", roundings=2.0, increasing=True, costly=True, exact={1: 0}.get,
         refuses=lambda number: "" if number > 0 else _NOT_ABOVE_ZERO,
+    ),
+    Primitive(
+        "log1p", 1, np.log1p, lambda ir, g, out, x: (ir.times(g, ir.power(ir.add(1, x), -1)),),
+        cuda="log1pf", roundings=2.0, increasing=True, costly=True, exact={0: 0}.get, nonnegative=all,
+        refuses=lambda number: "" if number > -1 else _NOT_ABOVE_ZERO,
     ),
     Primitive(
         "tanh", 1, np.tanh, lambda ir, g, out, x: (ir.times(g, ir.sub(1, ir.power(out, 2))),),

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic, Source, Span
 
 
+def dims_text(dims: Iterable[tuple[str, ...]]) -> str:
+    """Dimensions as a declaration lists them: `B, (G C), ...`."""
+    return ", ".join(dim[0] if len(dim) == 1 else f"({' '.join(dim)})" for dim in dims)
+
+
 @dataclass(frozen=True, slots=True)
 class Attr:
     """A number of the spec. `kind` is "float", "int" or "bool"; a folded one stands in no expression.

@@ -17,7 +17,7 @@ from normgen.ir.formula import written
 from normgen.ir.lines import lines_of
 from normgen.ir.nodes import Expr
 from normgen.ir.notation import number
-from normgen.ir.program import Program, Tensor
+from normgen.ir.program import Program, Tensor, dims_text
 
 LONGEST_PART = 1000  # characters of an operand in `show`
 
@@ -53,7 +53,6 @@ def _attr(name: str, value: object) -> str:
 
 
 def _declaration(tensor: Tensor, kept: bool = False) -> str:
-    dims = ", ".join(f"({' '.join(dim)})" if len(dim) > 1 else dim[0] for dim in tensor.dims)
     role = "save output" if kept and tensor.role == "output" else tensor.role
     kind = f": {tensor.dtype}" if tensor.dtype else f": like {tensor.like}" if tensor.like else ""
-    return f"{role} {tensor.name}[{dims}]{kind}"
+    return f"{role} {tensor.name}[{dims_text(tensor.dims)}]{kind}"

@@ -59,13 +59,10 @@ class Column:
         return (self.reduce, *(n for n in others if n is not None))
 
 
-def accumulators(
-    roots: list[Expr], kept: Order, inner: Order, within: bool = False
-) -> tuple[Column, ...] | None:
-    """The accumulators of the reductions over rows, and with `within` of those over one row too; None where
-    one needs the result of another."""
+def accumulators(roots: list[Expr], kept: Order, inner: Order) -> tuple[Column, ...] | None:
+    """The accumulators of the reductions over rows; None where one needs the result of another."""
     row = frozenset(inner)
-    across = [n for n in walk(*roots) if isinstance(n, Reduce) and (within or n.over - row)]
+    across = [n for n in walk(*roots) if isinstance(n, Reduce) and n.over - row]
     out: dict[Reduce, Column] = {}
     for node in walk(*roots):
         found = _moments(node, across) if isinstance(node, Call) and node.op == "minus" else None

@@ -264,7 +264,7 @@ class Body:
     def _kept(self, found: Exponentials) -> dict[str, str]:
         """The array of a level's exponentials, for a later pass that uses them again, and their scale."""
         node = self.rates.hoist(found.total.arg)
-        if node not in self._held:
+        if node not in self._held or found.shift is not found.top:
             return {"kept": ""}
         kept = self._take(node, "held")
         scale = self._names.take("scale")
@@ -297,6 +297,8 @@ class Body:
             (value,) = self.element(phase, [e.value])
             top, total = self._printer.names[e.top], self._printer.names[e.total]
             phase.exponentials = {"value": value, "top": top, "total": total, **self._kept(e)}
+            if e.shift is not e.top:
+                self._printer.names[e.total] = f"about_finite({total}, {top})"
             return
         self.sums.add(phase, level.sums, last=k + 1 == len(self.levels))
         for node in filter(is_missed, level.sums):

@@ -40,16 +40,15 @@ class CompileFamily(Protocol[P, K]):
 
     def otherwise(self, way: str, group: Group) -> P:
         """The kernel of a group in a way that only a strategy asks for; raises `Misfit`."""
-        raise group.misfit(f"cannot be had {way}")
+        raise group.misfit(f"cannot be planned {way}")
 
     def join(self, name: str, plans: tuple[Plan, ...], temporaries: tuple[Tensor, ...]) -> P:
         """One kernel in place of these, which hand on the temporaries; raises `Misfit`."""
-        raise Misfit(f"`{name}` is more than one kernel")
+        raise Misfit(f"`{name}` needs more than one kernel")
 
     def way(self, plan: P) -> str:
-        """What blocks of a kernel do that those of a plain one do not: `shared`, they share every row,
-        whatever its length; `folded`, they merge what they have of neighbours; `resident`, they keep what
-        they read."""
+        """What blocks of a kernel do that those of a plain one do not: `folded`, they merge what they have of
+        neighbours; `resident`, they keep what they read."""
         return ""
 
     def emit(self, plan: P, wording: Wording) -> K:

@@ -10,7 +10,7 @@ from normgen.ir.expr import Expr, Load, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import ColumnText
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
-from normgen.kernel.group import Order, without
+from normgen.kernel.group import without
 from normgen.kernel.identifiers import Numbered, identifier
 from normgen.kernel.levels import is_missed
 from normgen.kernel.naming import named_values
@@ -22,10 +22,9 @@ from normgen.package.operands import FormRecord, Parameter, axis_name
 _RESULT = re.compile(r"(?:save |output |gradient |update )+(\w+)")
 
 
-def second_stage_form(text: KernelText, several: bool = False, lengths: Order = ()) -> FormRecord:
+def second_stage_form(text: KernelText, several: bool = False) -> FormRecord:
     """The text of the kernel that combines the partials of accumulators. `several`: MEMBERS blocks have one
-    number, of which each leaves its own value of an accumulator that has one for all elements. `lengths`: the
-    axes of a row whose lengths are arguments."""
+    number, of which each leaves its own value of an accumulator that has one for all elements."""
     plan = text.plan
     groups = [finals_view(text, group, several) for group in final_groups(plan)]
     sums = all(c.op == "sum" for c in text.columns)
@@ -41,7 +40,7 @@ def second_stage_form(text: KernelText, several: bool = False, lengths: Order = 
     used = [r.expr for r in plan.finals]
     own = () if plan.part else (Parameter("blocks"),)
     tensors = [*text.final_reads, *map(text.result, plan.finals)]
-    parameters = row_parameters(text, used, own, tensors, final=True, lengths=lengths)
+    parameters = row_parameters(text, used, own, tensors, final=True)
     return form_record(text, "second_stage", "shared/second_stage", kernel, parameters)
 
 

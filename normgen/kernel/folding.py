@@ -180,9 +180,9 @@ _IN_STRING = 1 << 20
 def _depths(code: str) -> list[int]:
     """How many brackets are open at each place, those of template arguments among them."""
     out, depth = [], 0
-    strings = [found.span() for found in _STRING.finditer(code)]
+    strings = {at for found in _STRING.finditer(code) for at in range(found.start() + 1, found.end())}
     for at, character in enumerate(code):
-        inside = any(first < at < last for first, last in strings)
+        inside = at in strings
         if not inside:
             before = code[at - 1] if at else " "
             if character in ")]}" or (character == ">" and before not in " -"):

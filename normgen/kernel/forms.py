@@ -10,10 +10,11 @@ from typing import Any
 
 from normgen.ir.expr import Expr, Extent, Scalar, walk
 from normgen.kernel.access import Access, ColumnText
-from normgen.kernel.group import Order, without
+from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
 from normgen.kernel.templates import environment
 from normgen.kernel.text import KernelText
+from normgen.package.kernels import IMAGE
 from normgen.package.operands import FormRecord, Parameter, axis_name
 
 Context = dict[str, Any]
@@ -58,7 +59,7 @@ def tidy(text: str) -> str:
             out.pop()
         indent = 0 if line.startswith("#") else max(0, depth - leading)
         out.append(_INDENT * indent + line)
-        depth += sum(code.count(c) for c in "({") - sum(code.count(c) for c in ")}")
+        depth += code.count("(") + code.count("{") - code.count(")") - code.count("}")
     return "\n".join(out).strip("\n") + "\n"
 
 
@@ -106,18 +107,19 @@ def row_parameters(
     tensors: Iterable[Access] = (),
     columns: Iterable[ColumnText] | None = None,
     final: bool = False,
-    lengths: Order = (),
 ) -> tuple[Parameter, ...]:
-    """`parameters_for` a text that walks rows, whose lengths are constants but for those of some axes; or of
-    the `final` one, that combines partials."""
+    """`parameters_for` a text that walks rows, whose lengths are constants; or of the `final` one, that
+    combines partials. That takes lengths of images as arguments where it adds up single values, so that one
+    text serves all sizes."""
     plan = text.plan
 
     def steps(operand: Operand) -> Order:
         return operand.kept + (operand.inner if (final and plan.part) or operand.inner != plan.piece else ())
 
     walked = plan.part or (len(text.walk) > 1 and not final)
-    needed = {*plan.segment, *(text.walk if walked else ()), *lengths}
-    fixed = without(plan.inner, lengths)
+    needed = {*plan.segment, *(text.walk if walked else ())}
+    apart = plan.part or plan.folded or any(c.wide for c in plan.columns)
+    fixed = () if final and IMAGE in plan.piece and not apart else plan.inner
     return parameters_for(text, steps, used, needed, own, fixed, tensors, columns)
 
 

@@ -6,7 +6,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 
-from normgen.ir.expr import Add, Call, Expr, Extent, Mul, Reduce, children, factors, terms, walk
+from normgen.ir.expr import (
+    Add,
+    Call,
+    Expr,
+    Extent,
+    Mul,
+    Reduce,
+    children,
+    compare,
+    factors,
+    select,
+    sub,
+    terms,
+    walk,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +35,12 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """The row sums of two levels that one pass serves: the maximum of v, and the sum of exp(v - maximum)."""
+    """The row sums of two levels that one pass serves: the maximum of v, and the sum of exp(v - shift), where
+    the shift is the maximum, or `finite` of it."""
 
     value: Expr
     top: Reduce
+    shift: Expr
     total: Reduce
 
 
@@ -67,18 +83,29 @@ def levels_of(roots: list[Expr], inner: frozenset[str]) -> tuple[Level, ...]:
     return tuple(Level(tuple(by_depth[d])) for d in sorted(by_depth))
 
 
+def finite(top: Expr) -> Expr:
+    """A maximum where it is a finite number, else 0."""
+    return select(compare("==", sub(top, top), 0), top, 0)
+
+
+def about_maximum(total: Reduce, tops: Collection[Reduce]) -> Exponentials | None:
+    """A sum of exponentials of the distances from one of these maxima of the same values, or None."""
+    match total:
+        case Reduce(op="sum", window=(), arg=Call(op="exp", args=(Add(terms=((a, c), (b, d))),))):
+            value, shift = (b, a) if d == 1 else (a, b)
+            plain = shift.args[0] if isinstance(shift, Call) and shift.op == "stop" else shift
+            fitting = [n for n in tops if n.op == "max" and n.arg is value and n.over == total.over]
+            for top in fitting if {c, d} == {1, -1} else ():
+                if plain in (top, finite(top)):
+                    return Exponentials(value, top, plain, total)
+    return None
+
+
 def exponentials_of(levels: tuple[Level, ...]) -> Exponentials | None:
     """A maximum, then the sum of the exponentials of the distances from it, and nothing else."""
     if len(levels) < 2 or [len(level.sums) for level in levels[:2]] != [1, 1]:
         return None
-    (top,), (total,) = levels[0].sums, levels[1].sums
-    match total:
-        case Reduce(op="sum", arg=Call(op="exp", args=(Add(terms=((a, c), (b, d))),))) if top.op == "max":
-            value, shift = (b, a) if d == 1 else (a, b)
-            plain = shift.args[0] if isinstance(shift, Call) and shift.op == "stop" else shift
-            if {c, d} == {1, -1} and value is top.arg and plain is top:
-                return Exponentials(value, top, total)
-    return None
+    return about_maximum(levels[1].sums[0], levels[0].sums)
 
 
 def moments_of(levels: tuple[Level, ...], roots: list[Expr], summed: Collection[Expr] = ()) -> Moments | None:

@@ -73,9 +73,4 @@ def line_comment(binding: Binding | None, source: Source) -> str:
     if binding is None or binding.span is None:
         return ""
     line = source.text.count("\n", 0, binding.span.start) + 1
-    return f"  // {file_name(source)}:{line}"
-
-
-def file_name(source: Source) -> str:
-    """The spec's file without its folders: generated text names no path."""
-    return source.name.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"  // {source.file}:{line}"

@@ -36,8 +36,8 @@ class KernelPlan(RowAxes):
     several pieces, numbered by them; a piece, of the other axes, is contiguous.
     `results` are written by the rows themselves; `finals` from column sums, by the second-stage kernel.
     `segment` are the kept axes that some column sum keeps, or that operands shared by the rows of a purely
-    elementwise kernel have: a block works within one segment. `shared`: blocks
-    share every row, whatever its length. `told`: what ranks tell each other of a row within the kernel.
+    elementwise kernel have: a block works within one segment. `told`: what ranks tell each other of a row
+    within the kernel.
     """
 
     name: str
@@ -54,7 +54,6 @@ class KernelPlan(RowAxes):
     exponentials: Exponentials | None
     bindings: tuple[Binding, ...]
     scalars: tuple[str, ...]
-    shared: bool = False
     pieces: Order = ()
     told: tuple[Told, ...] = ()
 

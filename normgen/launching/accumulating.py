@@ -106,8 +106,9 @@ class Accumulating:
 
     def _nowhere(self, results: bool) -> dict[tuple[str, str], int]:
         """The pointers to what a launch does not write: where it has no `results`, to these and to what is
-        left of sums; else to what a second stage makes of that."""
-        finals = {("pointer", o.tensor): 0 for o in self.record.finals}
+        left of sums; else to what a second stage makes of that, but for states that rows read."""
+        read = {o.tensor for o in self.record.reads}
+        finals = {("pointer", o.tensor): 0 for o in self.record.finals if o.tensor not in read}
         if results:
             return finals if self.finishes is False else {}
         partials = {("partial", c.name): 0 for c in self.record.columns}
@@ -171,7 +172,7 @@ class Accumulating:
         return self._tiling_of(self.of_segment, single=True) if few else (_WIDE, 1, _MOST_WARPS // 2)
 
     def _tiling_of(self, partials: int, single: bool = False) -> tuple[int, int, int]:
-        multiprocessors = self.call.multiprocessors
+        multiprocessors = self.call.device.multiprocessors
         tile = self._tile(single)
         tiles = max(self._tiles(c, tile, single) for c in self.columns)
         shares = max(self._shares(c, tile, partials, single) for c in self.columns)
@@ -185,26 +186,31 @@ class Accumulating:
         def tiles(tile: int) -> int:
             return max(self._tiles(c, tile, single) for c in self.columns)
 
-        multiprocessors = self.call.multiprocessors
+        multiprocessors = self.call.device.multiprocessors
         if tiles(_NARROW) <= multiprocessors:
             return _NARROW
-        vectors = all(c.wide and c.op != "moments" for c in self.record.columns)
+        vectors = all(self._in_vectors(c) for c in self.record.columns)
         return _BROAD if vectors and tiles(_BROAD) >= multiprocessors else _WIDE
 
     def _tiles(self, column: AccumulatorRecord, tile: int, single: bool = False) -> int:
         """Of neighbouring elements of what is reduced, or where there is one value in all, of segments, or of
         a single one."""
         outer = 1 if single else self.call.size(column.kept + column.part)
-        length = self.call.size(self.reduced)
-        length //= self.call.size(column.folded)
-        return -(-length // tile) * outer if column.wide else -(-outer // tile)
+        return -(-self._width(column) // tile) * outer if column.wide else -(-outer // tile)
+
+    def _width(self, column: AccumulatorRecord) -> int:
+        """How many values of it a wide partial has."""
+        return self.call.size(self.reduced) // self.call.size(column.folded)
+
+    def _in_vectors(self, column: AccumulatorRecord) -> bool:
+        """Whether threads load its partials in vectors."""
+        return column.wide and column.op != "moments" and self._width(column) > 1
 
     def _shares(self, column: AccumulatorRecord, tile: int, partials: int, single: bool = False) -> int:
         """How many warps share a tile: as many as have all partials on their way together."""
         partials //= 1 if single else self.call.size(column.kept)
         partials *= 1 if column.wide else self.members
-        vectors = column.wide and column.op != "moments"
-        at_once = _BATCH * 32 * (PARTIAL_VECTOR if vectors else 1) // tile
+        at_once = _BATCH * 32 * (PARTIAL_VECTOR if self._in_vectors(column) else 1) // tile
         return power_of_two(min(_MOST_WARPS, -(-partials // at_once)))
 
     def _form(self, name: str) -> FormRecord:

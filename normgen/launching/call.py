@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import wraps
 from itertools import pairwise
 from math import prod
+from operator import gt
 from typing import Any, TypeVar
 
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Binding, Launch, Operand, Slot
 from normgen.launching.layout import Lengths, is_run, packed_strides
 from normgen.launching.machine import Machine
+from normgen.launching.support import TooLarge
 from normgen.package.constants import listing
 from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
 from normgen.package.records import TensorRecord
@@ -26,6 +28,7 @@ from normgen.package.records import TensorRecord
 INT_LIMIT = 2**31 - 2**24
 WORD = 16  # bytes of the widest access
 _ABSENT = "float"
+_GRID = (2**31 - 1, 65535, 65535)  # blocks along each dimension, at most
 _INTEGERS = ("blocks", "team", "members")  # parameters of 32 bits, whatever the call
 
 K = TypeVar("K")
@@ -58,12 +61,12 @@ class Call:
         strides = packed_strides(tensor, Lengths(self.extents, None))
         return Operand(tensor.dtype, tuple(strides.items()), WORD)
 
-    @property
-    def multiprocessors(self) -> int:
-        """How many the kernels may count on."""
-        return self.binding.multiprocessors or self.device.multiprocessors
-
     # -------------------------------------------------------------------------------------------- operands
+
+    @property
+    def large(self) -> bool:
+        """Whether some schedule may have more blocks or longer rows than there can be."""
+        return prod(self.extents.values()) > INT_LIMIT
 
     def size(self, axes: Iterable[str]) -> int:
         """The number of elements over some axes."""
@@ -221,10 +224,20 @@ class Call:
         Where the device allows it every launch is programmatic, since small kernels gain by it, if its text
         waits first: such a text reads the constant by which it does."""
         reads, writes = list(reads), list(writes)
+        grid = grid if isinstance(grid, tuple) else (grid, 1, 1)
+        wide = wide or any(p.kind == "size" and self.extents[p.axis] > INT_LIMIT for p in form.parameters)
+        if any(map(gt, grid, _GRID)):
+            blocks, most = (" x ".join(map(str, each)) for each in (grid, _GRID))
+            raise TooLarge(f"{form.entry} needs a grid of {blocks} blocks, and a grid has at most {most}")
+        if constants.get("LENGTH", 0) > INT_LIMIT:
+            length = f"{constants['LENGTH']} elements"
+            raise TooLarge(f"{form.entry} reduces over {length}, and the limit is {INT_LIMIT}")
         values: list[int | float | Slot] = []
         codes = ""
         for p in form.parameters:
             value, code = self.argument(p, own or {}, wide, far or ())
+            if code == "i" and not isinstance(value, Slot) and not -(2**31) <= value < 2**31:
+                raise TooLarge(f"{form.entry} needs {value} as {p.meaning}, and takes 32-bit numbers")
             values.append(value)
             codes += code
         touched = [v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"]
@@ -251,7 +264,7 @@ class Call:
         return Launch(
             source=text.filled(lambda name: _defined(name, given[name])),
             entry=form.entry,
-            grid=grid if isinstance(grid, tuple) else (grid, 1, 1),
+            grid=grid,
             block=(threads, 1, 1),
             shared=shared,
             format=codes,

@@ -15,6 +15,14 @@ def power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
+def power_near(value: int) -> int:
+    """The power of two that is nearest to a length; an empty axis stays so."""
+    if value < 2:
+        return value
+    below = 1 << (value.bit_length() - 1)
+    return below if 2 * value < 3 * below else 2 * below
+
+
 def touched(vector: int, group: int) -> int:
     """How many groups of neighbours a vector may touch, where both begin at multiples of their lengths."""
     unit = gcd(vector, group)

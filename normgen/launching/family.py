@@ -24,14 +24,6 @@ Lines = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a kernel with a schedule is expected to take; known without any text."""
-
-    moved: Mapping[str, int]  # bytes read and written, by array, the workspace included
-    microseconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Lowered:
     """A kernel with a schedule, as it is launched."""
 
@@ -52,6 +44,10 @@ class LaunchFamily(Protocol[K, S]):
     def space(self, kernel: K, call: Call) -> Iterator[S]:
         """Every schedule that fits, each once and no earlier than it is asked for: the default first."""
         ...
+
+    def of_form(self, kernel: K, call: Call, form: str) -> Iterator[S]:
+        """Schedules that fit and have a launch of this form, however long they take."""
+        return self.space(kernel, call)
 
     def settle(self, kernel: K, call: Call, schedule: S) -> S | Support:
         """The schedule with what is estimated filled in, or why the kernel cannot run so in this call. Its
@@ -89,11 +85,6 @@ class LaunchFamily(Protocol[K, S]):
     def explain(self, kernel: K, call: Call, schedule: S) -> Lines:
         """The kernel and its schedule, and of the default what was passed over and why."""
         ...
-
-    def serves(self, kernel: K, schedule: S) -> str:
-        """Of what images the text of a schedule is: of `one` size, or of `any`; nothing where sizes make no
-        difference, or are not known to."""
-        return ""
 
     def texts(self, kernel: K, call: Call) -> tuple[Launch, ...]:
         """Launches with every text of calls that differ from this one in the number of their rows, where it

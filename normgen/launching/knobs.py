@@ -80,7 +80,7 @@ def settled(schedule: Schedule, wanted: Schedule) -> Schedule | Support:
     """`wanted`, which has its estimates, where the schedule has the same knobs; else which it has not."""
     for (name, has), (_, fits) in zip(knobs_of(schedule), knobs_of(wanted), strict=True):
         if has != fits:
-            return Support(False, f"{name} is {has}, and {fits} fits")
+            return Support(False, f"{name} must be {fits} but is {has}")
     return wanted
 
 

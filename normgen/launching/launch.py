@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,24 @@ class Binding:
     extents: tuple[tuple[str, int], ...]
     operands: tuple[tuple[str, Operand], ...]
     accumulate: bool = False
-    multiprocessors: int | None = None
+
+
+def resized(binding: Binding, lengths: Mapping[str, int]) -> Binding:
+    """A call with other lengths of these axes. Operands that are packed stay so."""
+    before = dict(binding.extents)
+    after = before | dict(lengths)
+
+    def strides(operand: Operand) -> tuple[tuple[str, int], ...]:
+        found, old, new = [], 1, 1
+        for axis, step in reversed(operand.strides):
+            if step != old:
+                return operand.strides
+            found.append((axis, new))
+            old, new = old * before[axis], new * after[axis]
+        return tuple(reversed(found))
+
+    operands = tuple((name, replace(each, strides=strides(each))) for name, each in binding.operands)
+    return replace(binding, extents=tuple(after.items()), operands=operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +150,18 @@ HOST: DeviceKey = ("host", 0)
 # The stream handles that CUDA and the array protocols reserve.
 DEFAULT_STREAM = 0
 LEGACY_STREAM = 1
+
+
+class StreamObject(int):
+    """The handle of a stream, with the object that it is of, where a launcher takes no handle."""
+
+    owner: Any
+
+    def __new__(cls, handle: int, owner: Any) -> StreamObject:
+        made = super().__new__(cls, handle)
+        made.owner = owner
+        return made
+
 
 # Runs or enqueues a launch with these arguments, packed, on this memory, on this stream.
 Fire = Callable[[bytes, tuple[Buffer, ...], int], None]

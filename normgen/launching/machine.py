@@ -106,7 +106,6 @@ class Machine:
     cache: int = 0  # bytes of the second level; 0 where that is not known
     bandwidth: float = 4e6  # bytes per microsecond, from and to memory
     launch_latency: float = 2.0  # microseconds from one kernel's end to where the next is under way
-    second_stage_latency: float = 2.5  # microseconds more, of a second-stage reduction
     peer_latency: float = 1.2  # microseconds in which a kernel has what its peers tell it
 
     @property
@@ -205,7 +204,7 @@ def machine_named(name: str) -> Machine:
     """A device by what its driver calls it. ValueError where it is not known here."""
     known = next((each for word, each in _NAMED.items() if word in name), None)
     if known is None:
-        raise ValueError(f"{name} is not known: add it to launching/machine.py (CONTRIBUTING, A device)")
+        raise ValueError(f"{name} is not known; known devices are {', '.join(_NAMED)}")
     return replace(known, name=name)
 
 

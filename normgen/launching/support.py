@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-class NoSchedule(LookupError):
-    """A call that no strategy of a pass fits."""
+class NoSchedule(ValueError):
+    """A call that no strategy of a pass fits, and why."""
+
+
+class TooLarge(NoSchedule):
+    """A launch with more blocks than a grid has, or numbers that its kernel has no room for."""
 
 
 @dataclass(frozen=True, slots=True)

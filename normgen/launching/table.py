@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from hashlib import blake2b
-from math import log2
+from itertools import pairwise
+from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,8 +43,10 @@ def measured(arch: str, key: str, schedule: type[S]) -> tuple[tuple[int, S], ...
 def nearest(arch: str, key: str, schedule: type[S], count: int) -> S | None:
     """The schedule that was taken for the nearest count; None where nothing was measured."""
     found = measured(arch, key, schedule)
-    near = min(found, key=lambda each: abs(log2(each[0] / max(1, count))), default=None)
-    return None if near is None else near[1]
+    for (less, schedule_of_less), (more, _) in pairwise(found):
+        if count <= isqrt(less * more):
+            return schedule_of_less
+    return found[-1][1] if found else None
 
 
 def lines_of(arch: str, key: str) -> Lines:
@@ -86,4 +89,4 @@ def _parsed(number: int, text: str) -> Line:
             return Line(line["key"], str(line["about"]), measured)
     except (ValueError, TypeError, KeyError):
         pass
-    raise ValueError(f"line {number} is no line of a table")
+    raise ValueError(f"line {number} is not a line of a table")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, exp, fsum, log, prod
+from math import ceil, prod
 
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Binding
@@ -69,11 +68,3 @@ def sets_for(total: int, cache: int) -> int:
 def rho(ceiling_us: float, us: float) -> float:
     """The share of the memory's speed that is reached."""
     return ceiling_us / us
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of positive numbers. ValueError where there are none."""
-    logs = [log(value) for value in values]
-    if not logs:
-        raise ValueError("the geometric mean of nothing")
-    return exp(fsum(logs) / len(logs))

@@ -29,6 +29,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.tuned import plan_tuned
 
+_BESIDE = 0.1  # how far from a default values are drawn
 _TILE = 1 << 22  # values that are drawn; longer arrays repeat them, which no cache holds either
 
 
@@ -179,4 +180,4 @@ def drawn(name: str, default: float | None, count: int) -> NDArray[np.float32]:
     """
     generator = np.random.default_rng(crc32(name.encode()))
     values = generator.standard_normal(count, dtype=np.float32)
-    return values if default is None else default + np.float32(0.1) * values
+    return values if default is None else default + np.float32(_BESIDE) * values

@@ -28,6 +28,9 @@ QUEUED_US = 500.0
 LARGEST_BATCH = 20  # calls that are queued at a time: the queue must hold all of their launches
 FIRST_WAIT_US = 50.0
 LONGEST_WAIT_US = 60_000.0
+SECOND_US = 1e6
+ASKED = 4  # calls that tell how long others take
+LEAST_US = 1e-3  # of a turn: what is faster counts as this
 CROWD = 4  # times the second-level cache that are read and written to fill it
 
 Call = Callable[[int], object]
@@ -153,7 +156,7 @@ def _no_collection() -> Iterator[None]:
 
 def graph_calls(us: float, sets: int) -> int:
     """How many calls of `us` microseconds a graph has: whole turns of the rotation, enough to be timed."""
-    turns = min(ceil(GRAPH_US / max(us * sets, 1e-3)), LARGEST_GRAPH // sets)
+    turns = min(ceil(GRAPH_US / max(us * sets, LEAST_US)), LARGEST_GRAPH // sets)
     return sets * max(1, turns)
 
 
@@ -181,13 +184,13 @@ def _queued(clock: Clock, call: Call, first: int, batches: int) -> Timing:
     """Batches of calls behind a kernel that keeps the device busy. A batch that the device reached before
     all of it was queued does not count: it is repeated behind a longer wait."""
     begin = time.perf_counter()
-    for i in range(first, first + 4):
+    for i in range(first, first + ASKED):
         call(i)
-    host_us = (time.perf_counter() - begin) * 1e6 / 4
+    host_us = (time.perf_counter() - begin) * SECOND_US / ASKED
     clock.wait()
-    both_us = (time.perf_counter() - begin) * 1e6 / 4
+    both_us = (time.perf_counter() - begin) * SECOND_US / ASKED
     size = max(2, min(LARGEST_BATCH, round(QUEUED_US / both_us)))
-    wait_us, count = FIRST_WAIT_US + 2 * host_us * size, first + 4
+    wait_us, count = FIRST_WAIT_US + 2 * host_us * size, first + ASKED
     device: list[float] = []
     host: list[float] = []
     while len(device) < batches:
@@ -210,7 +213,7 @@ def _batch(clock: Clock, call: Call, first: int, size: int, wait_us: float) -> t
     start = time.perf_counter()
     for i in range(first, first + size):
         call(i)
-    took = (time.perf_counter() - start) * 1e6
+    took = (time.perf_counter() - start) * SECOND_US
     early = clock.passed(begin)
     end = clock.mark()
     clock.wait()

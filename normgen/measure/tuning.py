@@ -34,7 +34,7 @@ from normgen.runtime.planning.choose import (
     Choice,
     alternatives,
     candidates,
-    choose_strategy,
+    fastest,
     predicted,
 )
 from normgen.runtime.planning.choose import chosen as planned_choice
@@ -45,6 +45,7 @@ FACTOR = 1.5  # times the least expected time of a kernel, beyond which no offer
 STRATEGIES = 2.0  # times the least expected time of a pass, beyond which no strategy is tried
 NEAR = 1.25  # times the least measured time, within which a strategy's kernels are tried
 GAIN = 0.02  # what a choice must gain to be kept: two runs of one binary may differ by as much
+WORKERS = 16  # compilers at a time
 ROUNDS = 3  # in which the default and what is left are timed in turn
 
 Advance = Callable[[int, int, str], None]
@@ -133,8 +134,7 @@ class _Search:
         self.left, self.usual = 0, 0.0
         self._done, self._total, self._advance = 0, 0, advance
         self._deadline = time.monotonic() + limits.seconds
-        found = self._alternatives()
-        self.default = choose_strategy(found)
+        self.default = fastest(self.direction.record, self.binding, bench.executor.device)
         # Any strategy will do for filling the arrays, as long as the store has no part in it.
         usual = replace(case, strategy=self.default.strategy.name)
         self._sets = bench.buffers(package, usual)
@@ -225,7 +225,7 @@ class _Search:
         for each in offers:
             choice = Choice(best.choice.strategy, {**best.schedules, name: each.knobs})
             found = self.planned(choice)
-            expected = best.alternative.microseconds - usual.cost.microseconds + each.cost.microseconds
+            expected = best.alternative.microseconds - usual.microseconds + each.microseconds
             names = [other.kernel.name for other in found.kernels]
             place = sum(len(other.lowered.launches) for other in found.kernels[: names.index(name)])
             yield _Try(each, choice, expected, found.plan, place)
@@ -233,7 +233,7 @@ class _Search:
     def _compiled(self, tries: list[_Try]) -> Iterator[tuple[_Try, str]]:
         """The tries with their kernels compiled, several at a time, and the reason where that fails; until
         there is no time left."""
-        workers = max(1, min(16, os.cpu_count() or 1))
+        workers = max(1, min(WORKERS, os.cpu_count() or 1))
         with ThreadPoolExecutor(workers) as pool:
             for begin in range(0, len(tries), workers):
                 some = tries[begin : begin + workers]

@@ -131,6 +131,7 @@ class Listing(NamedTuple):
 
     before: str
     names: tuple[str, ...]
+    groups: tuple[tuple[str, tuple[str, ...]], ...]  # of them, neighbours that mean the same, beside that
     after: str
 
     def filled(self, define: Callable[[str], str]) -> str:
@@ -138,8 +139,7 @@ class Listing(NamedTuple):
         return self.before + "".join(self._defined(define)) + self.after
 
     def _defined(self, define: Callable[[str], str]) -> Iterator[str]:
-        for said, group in groupby(self.names, lambda name: meaning(name, self.names)):
-            names = tuple(group)
+        for said, names in self.groups:
             if len(names) > 1:
                 yield f"// {said}\n"
             yield from (define(name) + (f"  // {said}\n" if len(names) == 1 else "\n") for name in names)
@@ -155,5 +155,7 @@ def listing(text: str) -> Listing:
     """The list of a text; of a text without one an empty one, before all of it."""
     found = _LIST.search(text)
     if found is None:
-        return Listing("", (), text)
-    return Listing(text[: found.start()], tuple(_NAME.findall(found[1])), text[found.end() :])
+        return Listing("", (), (), text)
+    names = tuple(_NAME.findall(found[1]))
+    groups = ((said, tuple(group)) for said, group in groupby(names, lambda name: meaning(name, names)))
+    return Listing(text[: found.start()], names, tuple(groups), text[found.end() :])

@@ -1,4 +1,4 @@
-"""What a direction of a norm takes and returns: the tables that calls and generated modules share."""
+"""The arguments and results of a direction of a norm: the tables that calls and generated modules share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from normgen.package.records import AxisRecord, Package, PassRecord, Strategy, T
 
 
 class Option(NamedTuple):
-    """What a call takes by name, beside its operands and float attrs."""
+    """A keyword argument of a call, other than operands and float attrs."""
 
     name: str
     type: str  # as a signature writes it
@@ -21,24 +21,26 @@ class Option(NamedTuple):
 
 _ARRAYS = "Mapping[str, Array] | None"
 _SHARED = (
-    Option("out", _ARRAYS, "arrays to write, by result name: contiguous, and apart from all others"),
+    Option("out", _ARRAYS, "arrays to write, by result name: contiguous, without overlap"),
     Option(
         "stream",
         "object",
-        "for device arrays: a handle or stream object other than the caller's current one",
+        "for device arrays: a stream handle or object; by default the caller's current stream",
     ),
-    Option("workspace", _ARRAYS, "scratch arrays as `NORM.workspace` tells; allocated and kept by default"),
+    Option(
+        "workspace", _ARRAYS, "scratch arrays as `NORM.workspace` lists them; allocated and kept by default"
+    ),
     Option("sm_count", "int | None", "multiprocessors to plan for, as in `NORM.workspace`; by default all"),
 )
-_SAVE = Option("save", "bool", "False leaves the saves out: they come back as None", True)
+_SAVE = Option("save", "bool", "False omits the saves: they are None", True)
 _WRT = Option(
     "wrt",
     "str | Iterable[str] | None",
-    "the names to differentiate by, all by default; the other gradients are None",
+    "the names to differentiate with respect to, by default all; the other gradients are None",
 )
 _ACCUMULATE = Option("accumulate", "bool", "add the gradients of params to those in `out`", False)
 _DTYPES = Option(
-    "dtypes", "Mapping[str, str] | None", "element types of operands that are not given: their gradients' too"
+    "dtypes", "Mapping[str, str] | None", "element types of omitted operands, and so of their gradients"
 )
 # By direction, in the order of its signature.
 OPTIONS = {"forward": (_SAVE, *_SHARED), "backward": (_WRT, _ACCUMULATE, _DTYPES, *_SHARED)}
@@ -64,23 +66,23 @@ class Direction:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What a call takes beside operands and float attrs."""
+        """The keyword arguments of a call, other than operands and float attrs."""
         return OPTIONS[self.name]
 
     @property
     def result_type(self) -> str:
-        """What the named tuple of its results is called: `RmsForward`."""
+        """The name of the named tuple of its results: `RmsForward`."""
         return tuple_name(self.norm, self.name)
 
     @property
     def text(self) -> str:
-        """How messages call it: `rms.forward`."""
+        """Its name in messages: `rms.forward`."""
         return f"{self.norm}.{self.name}"
 
     @property
     def defaulted(self) -> frozenset[str]:
-        """What has a default in a signature: what may be left out, and as Python demands all that is read
-        after it. What is needed all the same is then asked for by the call."""
+        """Operands with a default in the signature: optional operands and, as Python requires, all operands
+        that are read after them. The call itself then checks those that are required."""
         optional = [name for name in self.reads if name not in self.required | self.mentioned]
         return frozenset(self.reads[self.reads.index(optional[0]) :] if optional else ())
 

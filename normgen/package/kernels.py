@@ -130,7 +130,7 @@ class RowsRecord(AccumulatingKernel, RowAxes):
     @property
     def tells(self) -> bool:
         """Whether ranks that share a row tell each other of it, in the kernel itself."""
-        return any(p.kind == "channel" for form in self.forms for p in form.parameters)
+        return "channel" in [p.kind for form in self.forms for p in form.parameters]
 
     @property
     def accumulates(self) -> bool:

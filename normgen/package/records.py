@@ -117,6 +117,14 @@ class PassRecord:
         return tuple(kernel for strategy in self.strategies for kernel in strategy.kernels)
 
     @property
+    def open(self) -> tuple[str, ...]:
+        """Axes that no kernel has in its rows, and no dimension beside others: such as the number of rows."""
+        dims = [dim for tensor in (*self.reads, *self.writes) for dim in tensor.dims]
+        inner = {axis for kernel in self.kernels for axis in kernel.inner}
+        closed = inner.union(*(dim for dim in dims if len(dim) > 1))
+        return tuple(dict.fromkeys(axis for dim in dims for axis in dim if axis not in closed))
+
+    @property
     def always(self) -> tuple[Kernel, ...]:
         """The kernels of the strategies that fit every call."""
         return tuple(k for s in self.strategies if not s.selective for k in s.kernels)

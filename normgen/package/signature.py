@@ -1,5 +1,4 @@
-"""What a direction's calls take, return and raise, in words and as a signature: for generated modules and for
-`Norm` alike."""
+"""The docstring and the signature of a direction's calls, for generated modules and for `Norm`."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from normgen.package.records import AttrRecord, Package, TensorRecord, dims_text
 
 WIDTH = 90  # of a docstring, in characters
 REQUIRED = inspect.Parameter.empty
-_OF_ONE_SHAPE = ("out", "stream")  # what calls of a pass may take that was made for one kind of them
+_OF_ONE_SHAPE = ("out", "stream")  # options of a pass that was compiled for one shape
 _TYPES = {"float": float, "bool": bool}  # annotations that read well in a signature
 _RAISES = (
-    ("TypeError", "an argument is missing or unknown, is no array, or has an element type that does not fit"),
-    ("ValueError", "shapes, devices or attr values do not fit, or arrays overlap that are written"),
+    ("TypeError", "an argument is missing, unknown or not an array, or its element type does not fit"),
+    ("ValueError", "shapes, devices or attr values do not fit, or a written array overlaps another"),
 )
 
 
@@ -35,8 +34,8 @@ Sections = dict[str, list[tuple[str, str]]]
 
 
 def arguments(package: Package, direction: Direction) -> list[Argument]:
-    """Operands by position, then what goes by name alone: operands that are merely welcome, float attrs,
-    options. From the first operand that may be left out on, all have a default, as Python demands."""
+    """Operands by position, then keyword-only arguments: operands that are accepted but not read, float
+    attrs, options. From the first optional operand on, all have a default, as Python requires."""
     found = []
     for name, tensor in direction.operands.items():
         positional = name in direction.reads
@@ -51,7 +50,7 @@ def arguments(package: Package, direction: Direction) -> list[Argument]:
 
 
 def numbers(package: Package) -> Iterator[Argument]:
-    """Float attrs. Those that are folded too: a call may repeat them."""
+    """Float attrs, including folded ones: a call may repeat them."""
     for attr in package.attrs:
         yield Argument(
             attr.name, "float", float_text(attr), REQUIRED if attr.default is None else attr.default
@@ -66,7 +65,7 @@ def _option(option: Option) -> Argument:
 
 
 def sections(package: Package, direction: Direction) -> Sections:
-    """The parts of a docstring: what is taken, returned and raised."""
+    """The parts of a docstring: arguments, results and exceptions."""
     return {
         "Args": [(each.name, each.doc) for each in arguments(package, direction)],
         "Returns": [(name, describe(tensor)) for name, tensor in direction.results.items()],
@@ -75,7 +74,7 @@ def sections(package: Package, direction: Direction) -> Sections:
 
 
 def heading(package: Package, direction: Direction) -> str:
-    """What a call computes, in a sentence."""
+    """A sentence that says what a call computes."""
     if direction.name == "forward":
         return package.doc or f"The norm {package.name}."
     return f"The gradients of `{package.name}`."
@@ -111,23 +110,23 @@ def signature(taken: Iterable[Argument], before: Sequence[str] = ()) -> inspect.
 
 
 def operand_text(direction: Direction, tensor: TensorRecord) -> str:
-    """What an operand is, and what becomes of a call without it."""
+    """A line about an operand, and about a call without it."""
     text = describe(tensor)
     if tensor.name not in direction.reads:
         has_gradient = any(result.source == tensor.name for result in direction.results.values())
-        return f"{text}; not read here" + (", but its type is its gradient's" if has_gradient else "")
+        return f"{text}; not read here" + (", but it sets the type of its gradient" if has_gradient else "")
     if tensor.role == "cotangent":
-        return f"{text}; None stands for zero"
+        return f"{text}; None means zero"
     if tensor.name not in direction.required:
-        left_out = f"{tensor.default:g} if left out" if tensor.default is not None else "may be left out"
-        return f"{text}; {left_out}"
+        omitted = f"{tensor.default:g} if omitted" if tensor.default is not None else "optional"
+        return f"{text}; {omitted}"
     if tensor.name in direction.defaulted:
-        return f"{text}; needed: it has a default only because one before it has"
+        return f"{text}; needed: it has a default only because an earlier argument has one"
     return text
 
 
 def describe(tensor: TensorRecord) -> str:
-    """What a tensor is, in a line."""
+    """A line about a tensor."""
     kind = tensor.dtype or (f"of the type of {tensor.like}" if tensor.like else "")
     role = f"gradient of {tensor.source}" if tensor.role == "gradient" and tensor.source else tensor.role
     if tensor.role == "cotangent" and tensor.source:
@@ -137,6 +136,6 @@ def describe(tensor: TensorRecord) -> str:
 
 
 def float_text(attr: AttrRecord) -> str:
-    """What an attr is, in a line."""
+    """A line about an attr."""
     bound = "" if attr.low is None else f" {'>' if attr.strict else '>='} {attr.low:g}"
     return f"float{bound}" + (f": {attr.doc}" if attr.doc else "")

@@ -5,7 +5,7 @@
     rms = nt.load("rmsnorm")
     y = rms(x, w, eps=1e-6)
 
-What a name stands for is imported when the name is first used.
+Submodules are imported lazily.
 """
 
 from __future__ import annotations

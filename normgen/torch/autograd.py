@@ -18,8 +18,8 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
     """The results of a step, recorded where PyTorch records; None for those that are not wanted."""
     if torch.jit.is_tracing():
         raise RuntimeError(
-            f"{step.norm}() is in a model that torch.jit.trace traces, which knows PyTorch's own "
-            f"operators alone: use torch.export, or PyTorch's modules, patched or not"
+            f"torch.jit.trace cannot trace {step.norm}(), because it supports only PyTorch's own operators: "
+            f"use torch.export, or PyTorch's modules, patched or not"
         )
     if torch.compiler.is_compiling() or watched(tensors):
         check_tensors(step.norm, step.operands, tensors)
@@ -33,9 +33,10 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
         return operators.call(step, tensors, numbers, wanted)
     if operators.recorded(tensors):
         check_kinds(step.operands, tensors)  # PyTorch would say that it lacks an operator
-        if step.recorder is None or operators.has_batch(tensors):
+        record = step.recorder(tensors, call)
+        if record is None or operators.has_batch(tensors):
             return operators.call(step, tensors, numbers, wanted)
-        made = step.recorder(tensors, numbers, wanted)
+        made = record(tensors, numbers, wanted)
         _written(step, tensors)
         return made
     try:

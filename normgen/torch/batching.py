@@ -39,7 +39,7 @@ def check_states(step: Step, dims: Dims, tensors: Tensors) -> None:
     for name, dim, tensor in zip(step.operands, dims, tensors, strict=True):
         if name in step.updated and tensor is not None and dim is None:
             raise RuntimeError(
-                f"{step.name} updates {name}, which all samples of this vmap share: give each its own"
+                f"{step.name} updates {name} in place, but all samples of vmap share it: map over {name} too"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -75,6 +75,7 @@ class Calls:
         dispatcher = norm.dispatcher(direction)
         self._direction = dispatcher.direction
         self._results = tuple(self._direction.results)
+        self._states = [n for n, name in enumerate(self._direction.reads) if name in self._direction.updated]
         records = self._direction.results.values()
         self._gradient_of = {record.source: place for place, record in enumerate(records)}
         bounds = (dispatcher.arguments.bounds(attr.name) for attr in norm.package.attrs)
@@ -102,6 +103,7 @@ class Calls:
         wanted: Wanted,
     ) -> tuple[Any, ...]:
         """All results in order, None for those that are not wanted."""
+        own(tensors, self._states)
         fast = self.fast(native.EXTENSION.loaded) if native.EXTENSION.there else None
         if fast is not None:
             results: tuple[Any, ...] | None = fast.run(self._asked(wanted), numbers, tensors)
@@ -142,6 +144,13 @@ class Calls:
         return mask(self._results, wanted.names), *types
 
 
+def own(tensors: Tensors, places: Sequence[int]) -> None:
+    """See that these tensors, which are written, have memory of their own: a lazy clone shares its memory."""
+    for place in places:
+        if tensors[place] is not None and not tensors[place].is_meta:
+            tensors[place].data_ptr()
+
+
 def all_resolved(direction: Direction, tensors: Tensors) -> Tensors:
     """The operands with the values that they stand for in memory: some hold the negative of these, or zeros
     that are nowhere. RuntimeError for such a state, which the results could not be written to."""
@@ -151,7 +160,7 @@ def all_resolved(direction: Direction, tensors: Tensors) -> Tensors:
         if values is not tensor and name in direction.updated:
             raise RuntimeError(
                 f"state {name} is updated in place, but its memory does not hold its values: "
-                f"give {name}.resolve_neg().clone()"
+                f"pass {name}.resolve_neg().clone()"
             )
         made.append(values)
     return tuple(made)

@@ -17,7 +17,7 @@ from normgen.package.records import AttrRecord
 from normgen.runtime.calls.arguments import number
 from normgen.torch.dtypes import NAMES
 
-_DEVICES = ("cpu", "cuda")
+_DEVICES = ("cpu", "cuda", "meta")  # on the last no kernel runs, and none is needed
 
 
 def check_tensors(norm: str, names: Sequence[str], operands: Sequence[Any]) -> None:
@@ -33,18 +33,18 @@ def check_kinds(names: Sequence[str], tensors: Sequence[Any]) -> None:
     for name, tensor in given:
         if tensor.is_nested or tensor.layout is not torch.strided:
             kind = "nested" if tensor.is_nested else str(tensor.layout)
-            way = "give its parts one by one" if tensor.is_nested else f"use {name}.to_dense()"
-            raise NotImplementedError(f"{name} is a {kind} tensor, which kernels do not take: {way}")
+            way = "its parts one by one" if tensor.is_nested else f"{name}.to_dense()"
+            raise NotImplementedError(f"{name} is a {kind} tensor, which kernels do not support: pass {way}")
         if tensor.dtype not in NAMES:
             raise NotImplementedError(
-                f"{name} is {tensor.dtype}, which kernels do not take: cast it, for instance with "
+                f"{name} is {tensor.dtype}, which kernels do not support: cast it, for instance with "
                 f"{name}.to(torch.float32)"
             )
     for name, tensor in given[1:]:
         first, at = given[0]
         if tensor.device != at.device:
             raise RuntimeError(
-                f"{first} is on {at.device} but {name} is on {tensor.device}: move one of them"
+                f"{first} is on {at.device} but {name} is on {tensor.device}: move them to one device"
             )
 
 
@@ -54,7 +54,7 @@ def check_run(names: Sequence[str], tensors: Sequence[Any]) -> None:
     for name, tensor in zip(names, tensors, strict=False):
         if tensor is not None and tensor.device.type not in _DEVICES:
             raise NotImplementedError(
-                f"{name} is on {tensor.device}, where no kernel runs: they run on the CPU and on CUDA devices"
+                f"{name} is on {tensor.device}, but kernels run on the CPU and on CUDA devices: move it"
             )
 
 
@@ -63,8 +63,8 @@ def check_host(tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.device.type != "cpu":
             raise RuntimeError(
-                f"{name} is on {tensor.device} in a call with float64 operands, which kernels do not "
-                f"take: cast them to torch.float32, or move all operands to the CPU"
+                f"{name} is on {tensor.device}, but float64 is supported on the CPU only: cast the float64 "
+                f"operands to torch.float32, or move all operands to the CPU"
             )
 
 
@@ -72,7 +72,7 @@ def check_numbers(attrs: Sequence[AttrRecord], numbers: Sequence[Any]) -> None:
     """Refuse numbers that the spec does."""
     for attr, value in zip(attrs, numbers, strict=True):
         if value is None:
-            raise TypeError(f"{attr.name} is needed, since it has no default")
+            raise TypeError(f"{attr.name} has no default: pass it")
         number(attr, value)
 
 

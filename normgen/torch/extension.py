@@ -8,6 +8,7 @@ half a minute alone. It does not import PyTorch: the build process does not need
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import runpy
@@ -148,19 +149,27 @@ def _refuse(_: Path) -> None:
 
 
 def described() -> str:
-    """How calls that repeat are made, in a line."""
+    """How repeated calls are made, in one line."""
     made = recipe()
     if isinstance(made, str):
         return f"in Python: {made}"
     if made.place(default_cache()).exists():
         return "in C++"
-    return "in Python, until the first call on a GPU has had the part in C++ built, which takes half a minute"
+    return "in Python; the first call on a GPU starts to build the C++ part, which takes half a minute"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Build it, for the PyTorch in a folder and into the cache in another where these are given."""
-    torch, root = map(Path, arguments) if arguments else (None, None)
-    made = recipe(torch)
+    """Build it, by default for the installed PyTorch and into the usual cache, and print where it is."""
+    parser = argparse.ArgumentParser(
+        "python -m normgen.torch.extension", description="Build the C++ part of normgen.torch into the cache."
+    )
+    parser.add_argument(
+        "torch", nargs="?", type=Path, help="folder of the PyTorch package (default: the installed one)"
+    )
+    parser.add_argument("root", nargs="?", type=Path, help="folder of the cache (default: the user's)")
+    given = parser.parse_args(arguments)
+    root = given.root
+    made = recipe(given.torch)
     if isinstance(made, str):
         sys.exit(made)
     if root is not None:

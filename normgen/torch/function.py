@@ -34,8 +34,8 @@ class NormFunction:
 
     Operands go by position, in the order of the spec, or by name; attrs by name. A param that has a default
     may be left out, or be None. Returns the spec's output, or a named tuple of several. States are updated in
-    place. Tensors on a GPU run on its current stream; on the CPU the same kernels run on the host executor,
-    and float64 by the spec's own mathematics.
+    place. Tensors on a GPU run kernels on its current stream; CPU tensors run PyTorch's operators, or kernels
+    on the checked host executor with `NORMGEN_CPU=kernels`.
     """
 
     _fast: Fast | None = None  # the calls that are known, in C++
@@ -63,7 +63,7 @@ class NormFunction:
 
     @property
     def step(self) -> Step:
-        """Its forward."""
+        """The compiled forward step."""
         return self._step
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
@@ -81,8 +81,8 @@ class NormFunction:
         return made[0] if self._tuple is None else self._tuple._make(made[: len(self._outputs)])
 
     def with_saved(self, *operands: torch.Tensor | None, **named: Any) -> Any:
-        """A named tuple of outputs, then of what the spec saves for its backward. Gradients run through the
-        outputs alone."""
+        """A named tuple of outputs, then of the spec's saves for its backward. Gradients flow only through
+        the outputs."""
         operands, numbers = self._signature.bind(operands, named)
         return self._all._make(call(self._step, self._cast(operands), numbers, Wanted(self._step.results)))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from normgen.torch.calls import Numbers, Tensors, Wanted
-from normgen.torch.steps import Step
-
-Call = Callable[[Step, Tensors, Numbers, Wanted], tuple[Any, ...]]
+from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.steps import Call, Step
 
 
 def keep(step: Step, ctx: Any, tensors: Tensors, numbers: Numbers, made: Sequence[Any]) -> None:
@@ -54,7 +52,7 @@ def tangents(
     pull = step.pull
     above = None if pull is None else pull.step.pull
     if pull is None or above is None:
-        raise RuntimeError(f"{step.name} has no second derivative, which forward mode is made of")
+        raise RuntimeError(f"{step.name} has no second derivative, which forward-mode AD requires")
     by_result = dict(zip(pull.sources, given, strict=True))
     directions = [by_result.get(name) for name in pull.step.results]
     if all(directions[place] is None for place in above.cotangents):

@@ -28,13 +28,13 @@ def values(step: Step, tensors: Tensors) -> Tensors:
         record = step.direction.operands[name]
         if each is not None and REST in record.axes and not is_jagged(each):
             raise RuntimeError(
-                f"{first} is a jagged tensor but {name} is none: make it one of the same offsets"
+                f"{first} is a jagged tensor but {name} is not: pass a jagged tensor with the same offsets"
             )
         if is_jagged(each):
             _check(name, each, record)
             if each.shape[:2] != like.shape[:2]:
                 raise RuntimeError(
-                    f"the parts of {name} are others than those of {first}: make it of the offsets of {first}"
+                    f"{name} and {first} have different offsets: create {name} with the offsets of {first}"
                 )
             each = each.values()
         made.append(each)
@@ -58,6 +58,6 @@ def _check(name: str, tensor: Any, record: TensorRecord) -> None:
     )
     if not inside or tensor.lengths() is not None:
         raise NotImplementedError(
-            f"{name} is a jagged tensor, which kernels take without gaps and along the first of `...` alone: "
-            f"give its parts one by one"
+            f"{name} is a jagged tensor, which kernels support only without gaps and if the first dimension "
+            "of `...` is the ragged one: pass its parts one by one"
         )

@@ -58,16 +58,15 @@ def load(
 ) -> NormFunction | SummedFunction:
     """The function of a norm: a bundled name, a path, a spec's text, a generated module, or a loaded norm.
 
-    `shard`: axes that are spread over the processes of a group, each of which has a run of their elements:
-    `{"D": group}`, with a process group or a `DeviceMesh` of one dimension. Calls are then those of a rank:
-    the function is a `SpreadFunction`. `whole`: with `shard`, the operands whose gradients ranks add up.
-    `partial`: operands of which each rank of a group has a part, `{"x": group}`: these are added up first,
-    and their gradients are whole.
-    `attrs`: values of the spec's attrs. Whole numbers and choices are fixed here, as in `normgen.load`.
-    The same source and attrs give the same function. Raises what `normgen.load` raises; TypeError for attrs
-    beside a module or a norm, in which they are fixed.
+    `shard`: the sharded axes, each with a process group or a `DeviceMesh` of one dimension: `{"D": group}`.
+    The function is then a `SpreadFunction`, which each rank calls with its shards. `whole`: with `shard`, the
+    operands whose gradients are summed over ranks. `partial`: operands of which each rank has one addend,
+    `{"x": group}`: they are summed over ranks first, and their gradients are whole.
+    `attrs`: values of the spec's attrs. Integers and choices are fixed here, as in `normgen.load`.
+    The same source and attrs return the same function. Raises what `normgen.load` raises; TypeError for attrs
+    of a module or a norm, which are fixed already.
 
-    Where `torch.compile` traces a call, the norm is loaded once, while it does.
+    If `torch.compile` traces this call, it loads the norm once, during tracing.
     """
     if partial is not None or shard is not None:
         from normgen.torch.ranks import loading
@@ -76,7 +75,7 @@ def load(
             return loading.spread(source, attrs, shard or {}, tuple(whole))
         return loading.summed(load(source, shard=shard, whole=whole, **attrs), partial)
     if whole:
-        raise TypeError("whole names gradients that ranks add up: it goes with shard")
+        raise TypeError("whole= requires shard=: it names the operands whose gradients are summed over ranks")
     if torch.compiler.is_compiling():
         found: NormFunction = loaded(_place_of(source, **attrs))
         return found
@@ -109,7 +108,7 @@ def norm_of(source: Any, attrs: dict[str, Any]) -> Norm:
     if not isinstance(found, Norm):
         raise TypeError(f"expected a spec, a generated module or a norm, got {type(source).__name__}")
     if attrs:
-        raise TypeError(f"{found.name} is compiled, and its attrs are fixed: leave out {', '.join(attrs)}")
+        raise TypeError(f"the attrs of {found.name} are fixed already: leave out {', '.join(attrs)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Steps that kernels make of a rank's own tensors, or in float64 the program itself."""
+"""Steps of a rank's own tensors: by kernels on a GPU, by PyTorch's operators on a CPU and in float64."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from normgen.locks import cached_property
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
 from normgen.torch.calls import Calls, Known, Numbers, Tensors, Wanted, prepare
+from normgen.torch.choice import cpu_kernels
+from normgen.torch.derived import Derived
+from normgen.torch.eager import recorder
 from normgen.torch.errors import check_host, check_kinds, check_numbers
-from normgen.torch.float64 import Interpreter
-from normgen.torch.steps import Outline, Step, without_data
+from normgen.torch.imagine import check_types
+from normgen.torch.steps import Call, Outline, Recorder, Step, without_data
 
 
 class LocalStep(Step):
@@ -28,25 +31,33 @@ class LocalStep(Step):
         self._norm = norm
         self._channels_last = channels_last
         self.calls = Calls(norm, outline.direction.name, self._prepare)
+        self._recorder: Recorder | None = None
 
     @cached_property
-    def interpreter(self) -> Interpreter:
-        """The same in float64."""
-        return Interpreter(self.direction, self.program)
+    def derived(self) -> Derived:
+        """The same by PyTorch's operators."""
+        return Derived(self.direction, self.program, tuple(attr.name for attr in self.attrs))
 
     @cached_property
     def _last_norm(self) -> Norm | None:
         """The norm for tensors whose channels lie innermost."""
         return self._channels_last()
 
+    def recorder(self, tensors: Tensors, call: Call) -> Recorder | None:
+        """Where nothing is launched, what an operator costs is much of a call."""
+        if cpu_kernels() or not _on_cpu(tensors):
+            return None
+        if self._recorder is None:
+            self._recorder = recorder(self, lambda *given: self.run(*given), call)
+        return self._recorder
+
     def _prepare(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Known:
         """What runs calls on such tensors: kernels, mostly as the tensors lie."""
         direction = self.direction
-        types = [*(tensor.dtype for tensor in tensors if tensor is not None), *dict(wanted.types).values()]
-        if torch.float64 in types:
-            return Known(lambda _, given, values, __: self._interpreted(given, values, wanted))
         if without_data(tensors):
-            return Known(lambda _, given, *__: self.imagined(given, wanted))
+            return Known(lambda _, given, values, __: self._imagined(given, values, wanted))
+        if _in_float64(tensors, wanted) or (_on_cpu(tensors) and not cpu_kernels()):
+            return self._by_operators(tensors, numbers, wanted)
         last = layouts.results_last(direction, tensors)
         if last and self._last_norm is not None:
             given = layouts.innermost(tensors, direction)
@@ -57,14 +68,44 @@ class LocalStep(Step):
     def _run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         return self.calls.run(tensors, numbers, wanted)
 
-    def _interpreted(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
-        reads = self.direction.reads
+    def traced(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        read = tensors[: len(self.direction.reads)]
+        check_kinds(self.direction.reads, read)
+        made = self.derived.prepare(read, wanted, reuses=False)(read, numbers)
+        return (*made.results, *(made.states.get(name) for name in self.updated))
+
+    def _imagined(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        check_kinds(self.direction.reads, tensors)
+        check_numbers(self.attrs, numbers)
+        return self.imagined(tensors, wanted)[: len(self.results)]
+
+    def _by_operators(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Known:
+        """What runs such calls by PyTorch's operators. States are updated in place."""
+        reads, places = self.direction.reads, [self.operands.index(name) for name in self.updated]
         check_kinds(reads, tensors)
         check_numbers(self.attrs, numbers)
-        if without_data(tensors):
-            return self.imagined(tensors, wanted)
-        given = {name: each.detach() for name, each in zip(reads, tensors, strict=True) if each is not None}
-        check_host(given)
-        scalars = {attr.name: number for attr, number in zip(self.attrs, numbers, strict=True)}
-        last = layouts.results_last(self.direction, tensors)
-        return self.laid(self.interpreter.run(given, scalars, wanted), last)
+        given = {name: each for name, each in zip(reads, tensors, strict=True) if each is not None}
+        if _in_float64(tensors, wanted):
+            check_host(given)
+        else:
+            check_types(self.direction, given)
+        call = self.derived.prepare(tensors, wanted, reuses=True)
+
+        def repeated(_: Any, tensors: Tensors, numbers: Numbers, __: Any) -> tuple[Any, ...]:
+            with torch.no_grad():
+                made = call(tensors, numbers)
+                for name, place in zip(self.updated, places, strict=True):
+                    if name in made.states:
+                        tensors[place].detach().copy_(made.states[name])
+            return made.results
+
+        return Known(repeated)
+
+
+def _in_float64(tensors: Tensors, wanted: Wanted) -> bool:
+    types = [*(tensor.dtype for tensor in tensors if tensor is not None), *dict(wanted.types).values()]
+    return torch.float64 in types
+
+
+def _on_cpu(tensors: Tensors) -> bool:
+    return all(tensor is None or tensor.is_cpu for tensor in tensors)

@@ -33,14 +33,15 @@ class _Extension:
         self.loaded: Any = None
         self.fault = ""  # why there will be none
         self._builder: subprocess.Popen[bytes] | None = None
+        self._missing = False  # it was not built when somebody looked
         self._lock = new_lock()
 
-    def ask(self) -> Any:
-        """The extension, or None: it is being built, which this sees to, or cannot be."""
-        if self.loaded is None and not self.fault and not self._building():
+    def ask(self, build: bool = True) -> Any:
+        """The extension, or None: it is being built, which this sees to if it is to `build`, or cannot be."""
+        if self._may_be_found(build):
             with self._lock:
-                if self.loaded is None and not self.fault and not self._building():
-                    self._look()
+                if self._may_be_found(build):
+                    self._look(build)
         return self.loaded
 
     @property
@@ -62,10 +63,14 @@ class _Extension:
                     self.fault = str(fault)
         return self.loaded
 
-    def _building(self) -> bool:
-        return self._builder is not None and self._builder.poll() is None
+    def _may_be_found(self, build: bool) -> bool:
+        if self.loaded is not None or self.fault:
+            return False
+        if self._builder is not None:
+            return self._builder.poll() is not None
+        return build or not self._missing
 
-    def _look(self) -> None:
+    def _look(self, build: bool) -> None:
         """Load what is built, or else have it built, once. Whatever is wrong with that, a call goes on."""
         try:
             recipe = _recipe()
@@ -75,7 +80,10 @@ class _Extension:
                 cache = default_cache()
                 path = recipe.built(cache)
                 if path is None or not self._load(path, cache):
-                    self._begin(recipe, cache)
+                    if build or self._builder is not None:
+                        self._begin(recipe, cache)
+                    else:
+                        self.fault, self._missing = "", True
         except (OSError, ValueError, subprocess.SubprocessError) as fault:
             self.fault = f"its build did not begin: {fault}"
         if self.fault:

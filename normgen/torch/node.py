@@ -7,14 +7,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from normgen.locks import new_lock
 from normgen.torch import native, private
 from normgen.torch.calls import Wanted, mask
-from normgen.torch.gradients import Call, gradients
+from normgen.torch.gradients import gradients
 from normgen.torch.local import LocalStep
 from normgen.torch.native import filled
 from normgen.torch.signature import Signature
-from normgen.torch.steps import Step
+from normgen.torch.steps import Call, Step
 
 # (*operands, **floats) -> what a function returns; None where Python is to make the call.
 Fast = Callable[..., Any]
@@ -69,34 +68,15 @@ def function(step: LocalStep, signature: Signature, widened: bool, together: Any
     return found
 
 
-class MoveToExtension:
-    """Has the known calls of an operator made in the extension, once, when it is there; to be called until
-    then.
+def register(step: Step, name: str, compute: Callable[..., Any], record: Callable[..., Any] | None) -> None:
+    """Have the known calls of an operator, which nobody can call yet, made in the extension if it is built.
 
     `compute`, `record`: what the operator does below autograd, and there: of dispatch keys, then all that it
     is given. No `record` where PyTorch has its own.
     """
-
-    def __init__(
-        self, step: Step, name: str, compute: Callable[..., Any], record: Callable[..., Any] | None
-    ) -> None:
-        self._waits = isinstance(step, LocalStep)
-        self._lock = new_lock()
-        self._given = step, name, compute, record
-
-    def __call__(self) -> None:
-        if self._waits and native.EXTENSION.there:
-            with self._lock:
-                if self._waits:
-                    self._waits = False
-                    _register(native.EXTENSION.loaded, *self._given)
-
-
-def _register(
-    node: Any, step: Step, name: str, compute: Callable[..., Any], record: Callable[..., Any] | None
-) -> None:
-    """Register the kernels of an operator that the extension `node` has."""
-    assert isinstance(step, LocalStep)
+    node = native.EXTENSION.ask(build=False)
+    if node is None or not isinstance(step, LocalStep):
+        return
     made = filled(
         node.Operator(),
         operands=len(step.operands),

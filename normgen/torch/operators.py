@@ -13,23 +13,38 @@ from typing import Any
 
 import torch
 
-from normgen.torch import private
+from normgen.torch import graphs, node, private
 from normgen.torch.batching import batched, check_states
 from normgen.torch.calls import Wanted
 from normgen.torch.gradients import gradients, keep, tangents
-from normgen.torch.imagine import imagined
-from normgen.torch.node import MoveToExtension
+from normgen.torch.local import LocalStep
 from normgen.torch.sharding import announce, settle
 from normgen.torch.steps import Step
 
 NAMESPACE = "normgen"
+# Arguments of an operator, as PyTorch counts them, and results of a step, which are bits of a word.
+_MOST = 64
 
 
 def attach(step: Step) -> None:
-    """Give a step its operator: (operands, attrs, which results are wanted) -> results, then new states."""
+    """Give a step its operator: (operands, attrs, which results are wanted) -> results, then new states.
+    RuntimeError where it has more of these than an operator can have."""
     if step.operator is None:
+        _check_count(step)
         step.operator = _register(step)
         announce(step)
+        if isinstance(step, LocalStep):
+            graphs.announce(step, _sorted, recorded)
+
+
+def _check_count(step: Step) -> None:
+    count, results = len(step.operands) + len(step.attrs) + 1 + len(step.typed), len(step.results)
+    if max(count, results) > _MOST:
+        raise RuntimeError(
+            f"{step.name} would have {count} arguments and {results} results, but an operator of PyTorch has "
+            f"at most {_MOST} of each: stack similar tensors of {step.norm} into one, or call normgen.load's "
+            f"norm without autograd"
+        )
 
 
 def _register(step: Step) -> Any:
@@ -42,7 +57,6 @@ def _register(step: Step) -> Any:
     operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def compute(*given: Any) -> Any:
-        move_to_extension()
         rest, wanted = _sorted(step, given)
         tensors = list(rest[:count])
         states = [place for place, each in enumerate(step.operands) if each in step.updated]
@@ -53,7 +67,7 @@ def _register(step: Step) -> Any:
 
     def imagine(*given: Any) -> Any:
         rest, wanted = _sorted(step, given)
-        return _single(imagined(step.direction, step.operands, rest[:count], wanted))
+        return _single(step.imagined(rest[:count], wanted))
 
     def batch(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
         def run(sample: Sequence[Any]) -> tuple[Any, ...]:
@@ -66,7 +80,7 @@ def _register(step: Step) -> Any:
         return _single(made), _single(places)
 
     record = None if private.LEVELS is None else _recording(step, operator, private.LEVELS)
-    move_to_extension = MoveToExtension(step, f"{NAMESPACE}::{name}", compute, record)
+    node.register(step, f"{NAMESPACE}::{name}", compute, record)
     register.impl(name, compute, "CompositeExplicitAutograd")
     if record is not None:
         register.impl(name, record, "Autograd", with_keyset=True)
@@ -74,6 +88,7 @@ def _register(step: Step) -> Any:
         _record_plainly(step, f"{NAMESPACE}::{name}", register)
     torch.library.register_fake(f"{NAMESPACE}::{name}", imagine, lib=register)
     torch.library.register_vmap(f"{NAMESPACE}::{name}", batch, lib=register)
+    step.registered(operator, register)
     return operator
 
 
@@ -165,7 +180,10 @@ def call(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: Wanted) -
         wanted = step.recorded(wanted).computed
     if not torch.compiler.is_compiling() and has_batch(tensors):
         return _samples(step, tensors, numbers, wanted)
-    made = _several(step.operator(*tensors, *numbers, *_asked(step, wanted)))
+    operator = step.operator
+    if torch.compiler.is_compiling() and graphs.is_in_graphs(tensors) and graphs.allow(step.name):
+        operator = step.in_graph
+    made = _several(operator(*tensors, *numbers, *_asked(step, wanted)))
     for name, new in zip(step.updated, made[len(step.results) :], strict=True):
         state = tensors[step.operands.index(name)]
         if state is not None:

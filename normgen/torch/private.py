@@ -65,6 +65,7 @@ _VF = _find("torch", "_VF")
 _HOOKS = _find("torch.nn.modules.module", "_has_any_global_hook")
 _GROUPS = _find("torch.distributed.distributed_c10d", "_resolve_process_group")
 _STORES = _find("torch.distributed.distributed_c10d", "_get_process_group_store")
+_GRAPHS = _find("torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode")
 _SYMMETRIC = "torch.distributed._symmetric_memory"
 # (a number) -> the set of dispatch keys that has it.
 KEYS_BY_NUMBER: Callable[[int], Any] | None = getattr(_SETS[0], "from_raw_repr", None) if _SETS else None
@@ -74,6 +75,11 @@ LEVELS = _levels()  # without: torch.library.register_autograd, which knows no f
 def watched() -> bool:
     """Whether a transform or a mode is there, which sees operators alone; or that cannot be told."""
     return _ACTIVE is None or any(active() for active in _ACTIVE)
+
+
+def has_transforms() -> bool:
+    """Whether a transform of `torch.func` is there, or that cannot be told."""
+    return _ACTIVE is None or bool(_ACTIVE[0]())
 
 
 def has_tangents() -> bool:
@@ -95,6 +101,13 @@ def constant(function: F) -> F:
     return function
 
 
+def in_graphs(operator: str, trace: Callable[..., Any], library: torch.library.Library) -> None:
+    """Let a function make the calls of an operator while a graph is made of them: of a mode, which has a
+    `tracer`, then of the operator, types, arguments. A release without this records the operator itself."""
+    if _GRAPHS is not None:
+        torch.library.register_torch_dispatch(operator, _GRAPHS[0], trace, lib=library)
+
+
 def compiled_key(ctx: Any, others: object) -> tuple[int, ...]:
     """What compiled autograd knows a recorded call by: what was recorded, and what its backward depends on
     beside tensors."""
@@ -110,16 +123,21 @@ def all_gather(into: torch.Tensor, tensor: torch.Tensor, group: Any) -> None:
 
 
 def group_by_name(name: str) -> Any:
-    """A process group by its name."""
+    """A process group by its name; None where there is none."""
     if _GROUPS is None:
-        raise RuntimeError("this release of PyTorch does not find process groups by their names")
-    return _GROUPS[0](name)
+        raise RuntimeError("this release of PyTorch cannot find process groups by name: upgrade PyTorch")
+    try:
+        return _GROUPS[0](name)
+    except RuntimeError:
+        return None
 
 
 def store_of(group: Any) -> Any:
     """The store by which the processes of a group know of each other."""
     if _STORES is None:
-        raise RuntimeError("this release of PyTorch does not tell the store of a process group")
+        raise RuntimeError(
+            "this release of PyTorch does not expose the store of a process group: upgrade PyTorch"
+        )
     return _STORES[0](group)
 
 

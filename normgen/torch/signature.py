@@ -35,7 +35,7 @@ class Signature:
         if len(operands) > len(self._operands):
             count, names = len(self._operands), ", ".join(self._operands)
             raise TypeError(
-                f"{self._name}() takes {counted(count, 'tensor')} ({names}) but was given {len(operands)}"
+                f"{self._name}() takes {counted(count, 'tensor')} ({names}) but got {len(operands)}"
             )
         given = dict(zip(self._operands, operands, strict=False))
         numbers: dict[str, Any] = dict(self._defaults)
@@ -43,7 +43,7 @@ class Signature:
             if name in numbers:
                 numbers[name] = value if type(value) is float else self._number(name, value)
             elif name in given:
-                raise TypeError(f"{self._name}() was given {name} twice, by position and by name")
+                raise TypeError(f"{self._name}() got {name} twice, by position and by name")
             elif name in self._operands:
                 given[name] = value
             else:
@@ -57,7 +57,7 @@ class Signature:
         for name in self._states:
             if getattr(given.get(name), "requires_grad", False):
                 raise RuntimeError(
-                    f"{name} is a state of {self._name} and cannot require a gradient: give {name}.detach()"
+                    f"{name} is a state of {self._name} and cannot require grad: pass {name}.detach()"
                 )
         return tuple([given.get(name) for name in self._operands]), tuple(numbers.values())
 
@@ -70,6 +70,6 @@ class Signature:
     def _refuse(self, name: str) -> None:
         if name in self._fixed:
             raise TypeError(
-                f"{name} is fixed where {self._name} is loaded, here to {self._fixed[name]!r}: load it anew"
+                f"{name} was fixed to {self._fixed[name]!r} when {self._name} was loaded: load it again"
             )
         raise unknown(f"{self._name}()", name, [*self._operands, *self._defaults])

@@ -86,6 +86,8 @@ class Pull:
         return found
 
 
+# (a step, operands, numbers, what is wanted) -> results.
+Call = Callable[["Step", Tensors, Numbers, Wanted], tuple[Any, ...]]
 # (operands, numbers, what is wanted) -> results, recorded.
 Recorder = Callable[[Tensors, Numbers, Wanted], tuple[Any, ...]]
 
@@ -137,15 +139,19 @@ class Step:
         self.typed = _typed(direction)
         self.updated = tuple(name for name in self.operands if name in direction.updated)
         self.operator: Any = None  # once it is registered
+        self.in_graph: Any = None  # the same as a function that compilers look into
         self._program = outline.program
         self.derive = outline.derive
         self._recorded: dict[Wanted, Recording] = {}
         self._read = len(direction.reads) if outline.extra else None
 
-    @property
-    def recorder(self) -> Recorder | None:
-        """What calls it and records that where nobody looks; None where its operator does."""
+    def recorder(self, tensors: Tensors, call: Call) -> Recorder | None:
+        """What calls it and records that where nobody looks; None where its operator does. `call`: what runs
+        its derivative."""
         return None
+
+    def registered(self, operator: Any, library: torch.library.Library) -> None:
+        """Add to its operator, which was just registered in a library."""
 
     @cached_property
     def pull(self) -> Pull | None:
@@ -200,8 +206,13 @@ class Step:
         raise NotImplementedError
 
     def imagined(self, tensors: Tensors, wanted: Wanted) -> tuple[Any, ...]:
-        """The results of tensors that have shapes alone, which have no more."""
-        return imagined(self.direction, self.direction.reads, tensors, wanted)[: len(self.results)]
+        """The results, then the new states, of tensors that have shapes alone, which have no more."""
+        names = self.operands[: len(tensors)]
+        return imagined(self.direction, names, tensors, wanted)
+
+    def traced(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        """The results, then the new states, as operators of PyTorch that compilers see."""
+        raise NotImplementedError
 
     def laid(self, made: tuple[Any, ...], last: frozenset[str]) -> tuple[Any, ...]:
         """Results with those that are named `last` laid so."""

@@ -10,8 +10,10 @@ from math import prod
 from normgen.ir.expr import reductions, walk
 from normgen.ir.program import Definition, Program, Tensor, determined, is_given
 from normgen.verify.draw import cotangent_tensors
+from normgen.verify.memory import PACKED
 
 HEADS = 1024  # the longest axis beside a row whose length the spec fixes
+SAMPLE = 8  # elements that a sample costs at least
 WIDEST, LARGEST = 65537, 33 * 65537  # elements of the widest row, and of the largest case
 
 
@@ -54,7 +56,7 @@ class Case:
 
     `rest`: the dimensions that `...` stands for. `dtypes`: by tensor, results included. `offset`:
     elements by which operands start beyond an aligned address; `out_offset`: the same of results that the
-    caller gives. `padded`: rows of every operand lie one element further apart. `absent`: params, states
+    caller gives. `pitch`: how far apart the rows of every operand lie. `absent`: params, states
     and cotangents that are left out. `given_out`: the caller gives the arrays of the results; `in_place`:
     where a result may take the memory of an operand, it does. `wrt`: what to differentiate by, if not by
     everything. `save`: the forward returns its statistics. `group`: cases of one group differ in numbers
@@ -67,7 +69,7 @@ class Case:
     dtype_name: str
     offset: int = 0
     out_offset: int = 0
-    padded: bool = False
+    pitch: str = PACKED
     absent: tuple[str, ...] = ()
     given_out: bool = False
     in_place: bool = False
@@ -82,7 +84,7 @@ class Case:
         """The lengths, for the table."""
         layout = f" +{self.offset}" if self.offset else ""
         layout += f" out +{self.out_offset}" if self.given_out and self.out_offset else ""
-        layout += " padded" if self.padded else ""
+        layout += f" {self.pitch}" if self.pitch else ""
         layout += f" without {', '.join(self.absent)}" if self.absent else ""
         layout += f" wrt {', '.join(self.wrt)}" if self.wrt is not None else ""
         layout += " in place" if self.in_place else ""
@@ -107,7 +109,7 @@ class Case:
 
     def work(self, definition: Definition) -> int:
         """What a case costs that is simulated, in elements: many thin samples cost their blocks."""
-        return max(self.elements(definition), 8 * self.extents[axis_order(definition)[0]])
+        return max(self.elements(definition), SAMPLE * self.extents[axis_order(definition)[0]])
 
 
 def make_case(

@@ -18,6 +18,9 @@ from normgen.dtypes import DTYPES, round_to
 
 FloatArray = NDArray[np.float64]
 
+WORST = 1.0  # the largest error that is right, in bounds
+_KNOWN = 100  # of so many elements, one at most may have no bound
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -41,7 +44,7 @@ class Comparison:
     @property
     def ok(self) -> bool:
         """Within the bound everywhere, and the bound says something nearly everywhere."""
-        return self.worst <= 1.0 and self.unbounded * 100 <= self.count
+        return self.worst <= WORST and self.unbounded * _KNOWN <= self.count
 
 
 # An array of the wrong shape or element type.

@@ -16,6 +16,7 @@ from dataclasses import replace
 from normgen.ir.program import Definition
 from normgen.verify import spaces
 from normgen.verify.cases import DTYPE_SETS, Case, DtypeSet, make_case, told
+from normgen.verify.memory import PITCHES
 from normgen.verify.turns import in_turn
 
 ROWS = (0, 1, 2, 3, 33)
@@ -88,7 +89,9 @@ def thorough(
     for index, (dtypes, width) in enumerate((d, w) for d in sets for w in THOROUGH_WIDTHS):
         for offset in range(4):
             case = replace(
-                make_case(definition, 3, width, dtypes, sizes), offset=offset, padded=index % 2 == 0
+                make_case(definition, 3, width, dtypes, sizes),
+                offset=offset,
+                pitch=PITCHES[(index + index // len(THOROUGH_WIDTHS)) % len(PITCHES)],
             )
             cases.append(replace(case, seed=2000 + index, group=group + index))
     return _distinct(cases)
@@ -108,7 +111,7 @@ def _first_of_each(cases: Iterable[Case]) -> Iterator[Case]:
     seen = set()
     for case in cases:
         lengths, dtypes = tuple(case.extents.items()), tuple(case.dtypes.items())
-        key = (lengths, case.rest, dtypes, case.offset, case.padded, case.absent)
+        key = (lengths, case.rest, dtypes, case.offset, case.pitch, case.absent)
         if key not in seen:
             seen.add(key)
             yield case

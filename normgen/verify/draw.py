@@ -104,9 +104,9 @@ def parse_sample(text: str) -> Sample:
         sample = Sample(kind, *map(float, numbers))
     except (ValueError, KeyError):
         why = "write normal(0, 1), uniform(0.5, 1.5) or constant(7)"
-        raise ValueError(f"{text!r} is no distribution: {why}") from None
+        raise ValueError(f"{text!r} is not a distribution: {why}") from None
     if fault := _fault(sample):
-        raise ValueError(f"{text!r} is no distribution: {fault}")
+        raise ValueError(f"{text!r} is not a distribution: {fault}")
     return sample
 
 
@@ -114,8 +114,10 @@ def _fault(sample: Sample) -> str:
     if not (isfinite(sample.first) and isfinite(sample.second)):
         return "its numbers must be finite"
     if sample.kind == "uniform" and sample.first > sample.second:
-        return "the lower end comes first"
-    return "a deviation is not negative" if sample.kind == "normal" and sample.second < 0 else ""
+        return "give the lower bound first"
+    return (
+        "a standard deviation must not be negative" if sample.kind == "normal" and sample.second < 0 else ""
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from normgen.verify.draw import Sample, draw
 
 TOLERANCE = 1e-6
 CENTRING_TOLERANCE = 1e-9
+LEAST_SIZE = 1e-3  # of a result, to which an error of centring is relative
 SHAPES = ((2, 5), (3, 4), (1, 3))
 # A difference quotient across a kink (a tie of max, a sign change under abs) says nothing. One of several
 # draws does.
@@ -90,7 +91,7 @@ def _gradients(
         if all(error <= TOLERANCE for error in best.values()):
             break
     for name, error in best.items():
-        note = "no difference of these values is a number" if np.isnan(error) else ""
+        note = "the finite differences are not numbers" if np.isnan(error) else ""
         yield GradientOutcome("differences", name, case.shape_text, error, TOLERANCE, text, note)
 
 
@@ -107,7 +108,7 @@ def _centred(
     plain = evaluate(program, arrays, case.extents, scalars)
     for name, value in evaluate(centred, arrays, case.extents, scalars).items():
         known = np.isfinite(plain[name])
-        scale = max(float(np.max(np.abs(plain[name][known]), initial=0.0)), 1e-3)
+        scale = max(float(np.max(np.abs(plain[name][known]), initial=0.0)), LEAST_SIZE)
         error = float(np.max(np.abs(value - plain[name])[known], initial=0.0)) / scale
         error = np.inf if np.isnan(error) else error
         yield GradientOutcome("centring", name, case.shape_text, error, CENTRING_TOLERANCE, text)

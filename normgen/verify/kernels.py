@@ -15,13 +15,15 @@ from normgen.ir.program import Program, Tensor
 from normgen.package.direction import Direction, directions
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.norm import Norm
-from normgen.verify.bounds import BACKWARD_SLACK
 from normgen.verify.cases import Case
 from normgen.verify.compare import WRONG, Comparison, compare
 from normgen.verify.expected import Expectation, Expected, FloatArray, Subject
-from normgen.verify.memory import HOST, Memory
+from normgen.verify.memory import HOST, PACKED, Memory
 
 Arrays = dict[str, Any]
+
+ADDING = 2.0**-22  # share of a sum by which adding a gradient to what is there may be off
+PART = 0.01  # of a gradient, in what it is added to
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def _backward(subject: Subject, norm: Norm, expectation: Expectation, memory: Me
         yield _outcome("backward", tensor, dtypes[tensor.name], case, got, expected, tensor.name)
     for name in {r.tensor.name for r in program.results} - dtypes.keys():
         if getattr(made, name) is not None:
-            yield Outcome("backward", f"{name} (which nobody wants)", "", WRONG)
+            yield Outcome("backward", f"{name} (not requested)", "", WRONG)
 
 
 def _is_wanted(gradient: Tensor, case: Case) -> bool:
@@ -155,10 +157,10 @@ def _onto_what_is_there(
     out, truth, bounds = dict(out), dict(expected.truth), dict(expected.bounds)
     for tensor in tensors:
         name, dtype = tensor.name, dtypes[tensor.name]
-        start = np.asarray(round_to(0.5 + 0.01 * truth[name], dtype))
-        out[name] = memory.place(start, dtype, case.memory_shape(tensor), case.out_offset, False)
+        start = np.asarray(round_to(0.5 + PART * truth[name], dtype))
+        out[name] = memory.place(start, dtype, case.memory_shape(tensor), case.out_offset, PACKED)
         truth[name] = truth[name] + start.astype(np.float64)
-        bounds[name] = bounds[name] + BACKWARD_SLACK * 2.0**-24 * np.abs(truth[name])
+        bounds[name] = bounds[name] + ADDING * np.abs(truth[name])
     return out, Expected(expected.arrays, truth, bounds)
 
 
@@ -173,7 +175,7 @@ def _place_all(tensors: tuple[Tensor, ...], case: Case, expected: Expected, memo
 def _place(tensor: Tensor, case: Case, values: FloatArray, memory: Memory, index: int) -> Any:
     offset = (case.offset + index) % 4 if case.offset else 0
     shape, dtype = case.memory_shape(tensor), case.dtypes[tensor.name]
-    return memory.place(values, dtype, shape, offset, case.padded and tensor.role != "state")
+    return memory.place(values, dtype, shape, offset, PACKED if tensor.role == "state" else case.pitch)
 
 
 def _given(norm: Norm, scalars: Mapping[str, float]) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""Arrays as a case lays them out: any element offset, packed or padded rows, on the host or on a CUDA
-device."""
+"""Arrays as a case lays them out: any element offset, rows at any pitch, on the host or on a CUDA device."""
 
 from __future__ import annotations
 
@@ -14,6 +13,10 @@ from numpy.typing import NDArray
 from normgen.dtypes import DTYPES, round_to
 
 Shape = tuple[int, ...]
+
+# How far apart rows of the last dimension lie, and what is around them, in elements.
+PACKED, PADDED, ROUNDED, ODD_ROWS, ODD_OUTER = PITCHES = ("", "padded", "rounded", "odd rows", "odd outer")
+_ROUNDED_TO = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +34,20 @@ class Layout:
         return self.offset + (last if prod(self.shape) else 0) + 2
 
 
-def layout(shape: Shape, offset: int = 0, padded: bool = False) -> Layout:
-    """Rows of the last dimension one after the other, `padded` by one element each."""
-    strides: list[int] = []
-    step = 1
-    for index, length in enumerate(reversed(shape)):
-        strides.append(step)
-        step *= max(length, 1)
-        if index == 0 and padded and len(shape) > 1:
-            step += 1
-    return Layout(shape, tuple(reversed(strides)), offset)
+def layout(shape: Shape, offset: int = 0, pitch: str = PACKED) -> Layout:
+    """Rows of the last dimension one after the other: packed, `PADDED` by one element each, or with strides
+    that are `ROUNDED` up. Of the other two, one stride alone is odd and the others are rounded up: that from
+    row to row, or that of the outermost dimension."""
+    odd = {ODD_ROWS: len(shape) - 2, ODD_OUTER: 0}.get(pitch)
+    strides = [1] * len(shape)
+    for at in range(len(shape) - 2, -1, -1):
+        step = strides[at + 1] * max(shape[at + 1], 1)
+        if pitch == PADDED:
+            step += at == len(shape) - 2
+        elif pitch:
+            step = step | 1 if at == odd else -(-step // _ROUNDED_TO) * _ROUNDED_TO
+        strides[at] = step
+    return Layout(shape, tuple(strides), offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +59,9 @@ class Memory:
     upload: Callable[[NDArray[Any], Layout], Any]
     fetch: Callable[[Any], NDArray[Any]]
 
-    def place(self, values: NDArray[Any], dtype: str, shape: Shape, offset: int, padded: bool) -> Any:
+    def place(self, values: NDArray[Any], dtype: str, shape: Shape, offset: int, pitch: str) -> Any:
         """An array that holds `values`, rounded to `dtype`. What lies between its elements is NaN."""
-        where = layout(shape, offset, padded)
+        where = layout(shape, offset, pitch)
         buffer = _blank(where.length, dtype)
         _view(buffer, where)[...] = np.asarray(round_to(values, dtype)).reshape(shape)
         return self.upload(buffer, where)

@@ -61,8 +61,8 @@ def find_places(wanted: tuple[str, ...] | None) -> tuple[list[Place], list[Absen
 
 def _lacked(name: str, reason: MachineError) -> str:
     if name == "host":
-        return "no kernel can run on the CPU here"
-    return NO_GPU if isinstance(reason, NoDevice) else "no GPU that can be used here"
+        return "kernels cannot run on this CPU"
+    return NO_GPU if isinstance(reason, NoDevice) else "no usable GPU here"
 
 
 def _host() -> list[Place]:

@@ -42,13 +42,10 @@ def spread_norm(definition: Definition, axes: Mapping[str, int], executor: Any) 
     made = rank_compilation(definition, axes, ranks.size)
     runs = made.runs
 
-    def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-        return made.record(direction, wanted)
+    def compiled(direction: str, wanted: tuple[str, ...], blocks: bool) -> SpreadRecord:
+        return made.record(direction, wanted, blocks=blocks)
 
-    def straddling(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-        return made.record(direction, wanted, blocks=True)
-
-    grouped = Grouped(runs.pairs, straddling, runs.whole is not None) if runs.pairs else None
+    grouped = Grouped(runs.pairs, runs.whole is not None) if runs.pairs else None
     names = runs.names
     return SpreadNorm(made.signature, names, ranks, compiled, grouped=grouped, executors=lambda _: executor)
 

@@ -38,23 +38,23 @@ def checked_definition(source: Source, options: Options) -> Definition:
     names = [tensor.name for tensor in (*definition.program.operands, *cotangent_tensors(definition))]
     for name in options.samples or {}:
         if name not in names:
-            raise Refused("samples", f"no tensor is called {name}: they are {', '.join(names)}")
+            raise Refused("samples", f"there is no tensor {name}; the tensors are {', '.join(names)}")
     return definition
 
 
 def _check_choices(options: Options) -> None:
     if options.quick and options.thorough:
-        raise Refused("quick", "quick and thorough contradict each other")
+        raise Refused("quick", "quick and thorough exclude each other: pass one of them")
     if options.dtype not in (None, *DTYPES):
-        raise Refused("dtype", f"no kernel is checked in {options.dtype}: take one of {', '.join(DTYPES)}")
+        raise Refused("dtype", f"kernels are not checked in {options.dtype}: pass one of {', '.join(DTYPES)}")
     counts = dict.fromkeys((options.shard or {}).values())
     if len(counts) > 1 or any(count < 1 for count in counts):
-        raise Refused("shard", "axes are spread over the same ranks: as many for each, and at least 1")
+        raise Refused("shard", "all axes share the same ranks: give each the same number, at least 1")
     if options.shard and "cuda" in (options.executors or ()):
-        raise Refused("executors", "ranks are simulated on the host")
+        raise Refused("executors", "sharded norms are checked on the host only: leave out cuda")
     for name in options.executors or ():
         if name not in EXECUTORS:
-            raise Refused("executors", f"no executor is called {name}: they are {', '.join(EXECUTORS)}")
+            raise Refused("executors", f"there is no executor {name}: pass {' or '.join(EXECUTORS)}")
 
 
 def _check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
@@ -64,12 +64,12 @@ def _check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
     fixed = {axis.name: axis.extent for axis in program.axes if axis.extent is not None}
     for axis, length in sizes.items():
         if axis not in axes:
-            raise Refused("sizes", f"no axis is called {axis}: they are {', '.join(axes)}")
+            raise Refused("sizes", f"there is no axis {axis}; the axes are {', '.join(axes)}")
         if fixed.get(axis, length) != length:
-            raise Refused("sizes", f"the spec fixes {axis} to {fixed[axis]}")
+            raise Refused("sizes", f"the spec fixes {axis} to {fixed[axis]}: leave it out")
         if not length and axis in reduced_axes(program):
-            raise Refused("sizes", f"{axis}=0: the spec reduces over {axis}, which may not be empty")
+            raise Refused("sizes", f"{axis}=0: the spec reduces over {axis}, which must not be empty")
     lengths = fixed | dict(sizes)
     largest = max(prod(lengths.get(axis, 1) for axis in tensor.order) for tensor in program.operands)
     if largest > LARGEST:
-        raise Refused("sizes", f"this makes tensors of {largest} elements, and a check goes up to {LARGEST}")
+        raise Refused("sizes", f"a tensor would have {largest} elements, and a check takes at most {LARGEST}")

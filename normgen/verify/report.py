@@ -1,4 +1,4 @@
-"""The outcome of a check, as a value: what passed, what failed, what could not be checked."""
+"""The result of a check: the comparisons that passed, failed or were skipped."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from normgen.verify.refused import checked_definition
 from normgen.verify.run import Options, run
 
 SHOWN = 20  # failures that the text of a report lists
-NOTHING_RAN = "no kernel was run: neither a C++ compiler nor a GPU was found; the formulas are checked"
+NOTHING_RAN = "only the formulas were checked: no kernel ran, since neither a C++ compiler nor a GPU is found"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `normgen.check` found. `spec`: the name of the norm. `rows`: one `Row` per comparison, in the
+    """The result of `normgen.check`. `spec`: the name of the norm. `rows`: one `Row` per comparison, in the
     order in which they were made."""
 
     spec: str
@@ -31,12 +31,12 @@ class Report:
 
     @property
     def failed(self) -> tuple[Row, ...]:
-        """Those beyond them, and what broke; the `note` of each says how."""
+        """The comparisons beyond their bounds, and errors; the `note` of each explains it."""
         return self._with(FAILED)
 
     @property
     def skipped(self) -> tuple[Row, ...]:
-        """What could not be checked; the `note` of each says why. Without a GPU, that is one."""
+        """The comparisons that could not run; the `note` of each says why. Without a GPU, that is one."""
         return self._with(SKIPPED)
 
     @property
@@ -46,8 +46,8 @@ class Report:
 
     @property
     def worst(self) -> Row | None:
-        """The comparison that came closest to its bound or went furthest beyond it; None if there was none.
-        Its `worst` is the error as a share of the bound."""
+        """The comparison with the largest error relative to its bound; None if there was none. Its `worst`
+        is that ratio."""
         compared = [row for row in self.rows if row.dtypes and row.status != SKIPPED]
         return max(compared, key=lambda row: row.worst, default=None)
 
@@ -71,7 +71,7 @@ class Report:
 
 
 def made_report(source: Source, options: Options) -> Report:
-    """Check a spec from end to end. Raises `Refused`, `SpecError`, and `ToolchainMissing` where nothing could
+    """Check a spec from end to end. Raises `Refused`, `SpecError`, and `ToolchainMissing` if nothing could
     run its kernels."""
     name = checked_definition(source, options).program.name
     report = Report(name, tuple(event for event in run(source, options) if isinstance(event, Row)))
@@ -81,7 +81,7 @@ def made_report(source: Source, options: Options) -> Report:
 
 
 class CheckFailed(AssertionError):
-    """A check failed. The message lists the failures; `report` has all that was found."""
+    """A check failed. The message lists the failures; `report` has all results."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))

@@ -17,7 +17,7 @@ _ASKED: Mapping[str, Callable[[Case], bool]] = {
     ACCUMULATED: lambda case: case.accumulate,
     "in place": lambda case: case.in_place,
     "given": lambda case: case.given_out,
-    "padded": lambda case: case.padded,
+    "padded": lambda case: bool(case.pitch),
     "misaligned": lambda case: bool(case.offset),
     "left out": lambda case: bool(case.absent),
     "some gradients": lambda case: case.wrt is not None,

@@ -164,7 +164,7 @@ class _Check:
         total = len(plan.cases)
         if plan.left_out:
             of = counted(total + plan.left_out, "case")
-            note = f"{plan.left_out} of {of} left out: more than {case_lists.MOST} elements"
+            note = f"{plan.left_out} of {of} have more than {case_lists.MOST} elements"
             yield self.row("kernels", SKIPPED, note=note)
         made_jobs = (self._job(subjects, taken[case.group], case, scalars) for case in plan.cases)
         jobs = (job for job in made_jobs if job.places)

@@ -13,7 +13,7 @@ from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.calls.sizes import bind_sizes
-from normgen.runtime.planning.choose import in_each_form
+from normgen.runtime.planning.choose import in_forms
 from normgen.runtime.planning.made import plan_made
 from normgen.verify.cases import axis_order, fixed_extents
 from normgen.verify.coverage import covering
@@ -41,28 +41,25 @@ def check_made(record: PassRecord, binding: Binding) -> None:
 
 def forms(package: Package) -> frozenset[str]:
     """The entry of every form of every kernel, in both directions."""
-    passes = [package.forward, *([package.backward] if package.backward else [])]
-    return frozenset(form.entry for one in passes for kernel in one.kernels for form in kernel.forms)
+    kernels = (kernel for each in directions(package) if each for kernel in each.record.kernels)
+    return frozenset(form.entry for kernel in kernels for form in kernel.forms)
 
 
 def texts(definition: Definition, package: Package) -> dict[str, str]:
     """A text of each form by its entry. Forms that no call here may take are not among them, such as those
     for long rows of kernels that have few elements."""
     wanted, found = forms(package), dict[str, str]()
-    passes = [each for each in directions(package) if each is not None]
+    ways = [(each, way) for each in directions(package) if each for way in each.record.strategies]
     for device, sizes, (dtype, alignment) in product(DEVICES, tuple(_sizes(definition)), ARRAYS):
-        for direction, strategy in ((d, s) for d in passes for s in d.record.strategies):
-            left = frozenset(
-                k.name for k in strategy.kernels if not {f.entry for f in k.forms} <= found.keys()
-            )
+        for direction, strategy in ways:
+            left = {form.entry for kernel in strategy.kernels for form in kernel.forms} - found.keys()
             if left:
                 binding = _binding(direction, sizes, dtype, alignment)
-                for each in in_each_form(strategy, binding, device, left):
-                    for launch in each.lowered.launches:
-                        found.setdefault(launch.entry, launch.source)
-        if found.keys() >= wanted:
+                for each in in_forms(strategy, binding, device, left):
+                    found = {launch.entry: launch.source for launch in each.lowered.launches} | found
+        if found.keys() == wanted:
             break
-    return {entry: source for entry, source in found.items() if entry in wanted}
+    return found
 
 
 def _sizes(definition: Definition) -> Iterator[dict[str, int]]:

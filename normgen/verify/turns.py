@@ -11,6 +11,9 @@ from dataclasses import replace
 from normgen.ir.expr import Expr, Load, walk
 from normgen.ir.program import Definition
 from normgen.verify.cases import Case
+from normgen.verify.memory import ODD_OUTER, ODD_ROWS, PACKED, PADDED, ROUNDED
+
+_TURNS = (PADDED, ROUNDED, ODD_OUTER, ODD_ROWS)
 
 
 def in_turn(definition: Definition, case: Case, turn: int, longest: bool) -> Case:
@@ -19,7 +22,7 @@ def in_turn(definition: Definition, case: Case, turn: int, longest: bool) -> Cas
     absent = (*left_out(definition, turn), *absent_cotangents(definition, turn))
     return replace(
         case,
-        padded=turn % 3 == 1,
+        pitch=_TURNS[turn // 3 % len(_TURNS)] if turn % 3 == 1 else PACKED,
         given_out=turn % 2 == 1,
         out_offset=(turn // 2) % 4,
         in_place=turn % 5 == 0,

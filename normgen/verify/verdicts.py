@@ -57,7 +57,7 @@ def verdict(row: MakeRow, outcomes: list[Outcome], about: Mapping[str, str], fin
     if not outcomes:
         return row("kernels", SKIPPED, note="no results", **about)
     worst = max(outcomes, key=lambda o: (not o.comparison.ok, o.comparison.worst))
-    notes = [] if finite else ["the float64 results are not finite either way"]
+    notes = [] if finite else ["the float64 results are not finite either"]
     unbounded = sum(o.comparison.unbounded for o in outcomes)
     if unbounded:
         notes.append(f"no finite bound for {counted(unbounded, 'element')}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,26 +48,30 @@ class Launched:
     programmatic: bool
 
 
-def compiled(source: Path, library: Path) -> list[Path]:
+def compiled(
+    source: Path, library: Path, languages: Sequence[Sequence[str]] = LANGUAGES, *more: str
+) -> list[Path]:
     """A program as C and as C++, without a warning."""
     made = []
-    for compiler, *options in LANGUAGES:
+    for compiler, *options in languages:
         program = source.with_suffix(f".{compiler}")
         where = ("-I", str(source.parent), "-isystem", str(cuda_headers()))
         link = (str(library / "libcuda.so.1"), "-lm", f"-Wl,-rpath,{library}")
-        command = [compiler, *options, *WARNINGS, *where, str(source), "-x", "none", *link]
+        command = [compiler, *options, *WARNINGS, *more, *where, str(source), "-x", "none", *link]
         done = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         made.append(program)
     return made
 
 
-def run(program: Path) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def run(program: Path, *arguments: str, **more: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """What a program says, and the calls of the driver."""
     log = program.with_suffix(".log")
     log.unlink(missing_ok=True)
-    environment = {**os.environ, "FAKE_CUDA_LOG": str(log)}
-    done = subprocess.run([str(program)], env=environment, capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "FAKE_CUDA_LOG": str(log), **more}
+    done = subprocess.run(
+        [str(program), *arguments], env=environment, capture_output=True, text=True, timeout=60
+    )
     return done, log.read_text().splitlines() if log.exists() else []
 
 

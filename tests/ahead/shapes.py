@@ -36,4 +36,4 @@ def shaped(
     saves: bool = True,
 ) -> Cases:
     """The launches of a direction for a shape."""
-    return cases_of(direction(made, name), usual_sizes(made, sizes), "bf16", machine(arch), saves)
+    return cases_of(direction(made, name), usual_sizes(made, sizes), dtype, machine(arch), saves)

@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from normgen.ahead.formula import Formula
-from normgen.ahead.limits import MOST, Limit, limits_of
-from normgen.ahead.tracing import Trace, formula_of
+from normgen.launching.formula import Formula
+from normgen.launching.limits import MOST, Limit, limits_of
+from normgen.launching.tracing import Trace, formula_of
 
 SIZES = st.fixed_dictionaries({"N": st.integers(2, 5000), "M": st.integers(2, 50)})
 

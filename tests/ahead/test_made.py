@@ -52,6 +52,7 @@ def drawn(*shape: int, dtype: Any = BF16) -> Any:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("rows", [2, 140])
 def test_it_computes_what_the_spec_says(rows: int, rmsnorm: ModuleType) -> None:
     """With few rows and with many, which are launched in different ways."""
@@ -82,7 +83,7 @@ REFUSED = [
     (
         (drawn(2, 64), drawn(64)),
         {},
-        "D is 64 here: normgen compile rmsnorm --size D=64 --dtype bf16 --arch sm_90",
+        "D is 64 here; generate it again: normgen compile rmsnorm --size D=64 --dtype bf16 --arch sm_90",
     ),
     (
         (drawn(2, 4096, dtype=np.float32), drawn(4096, dtype=np.float32)),
@@ -92,18 +93,18 @@ REFUSED = [
     (
         (drawn(2, 4096), drawn(4096, dtype=np.float32)),
         {},
-        "w is f32 here: a module for any call: normgen compile rmsnorm",
+        "w is f32 here: for a module for any call: normgen compile rmsnorm",
     ),
-    ((drawn(2, 4096),), {}, "this call differs in w; a module for any call: normgen compile rmsnorm"),
+    ((drawn(2, 4096),), {}, "this call differs in w; for a module for any call: normgen compile rmsnorm"),
     (
         (drawn(2, 4096), drawn(4096)),
         {"save": False},
-        "this call differs in rstd; a module for any call: normgen compile rmsnorm",
+        "this call differs in rstd; for a module for any call: normgen compile rmsnorm",
     ),
     (
         (drawn(4, 4096)[::2], drawn(4096)),
         {},
-        "x is not contiguous; a module for any call: normgen compile rmsnorm",
+        "x is not contiguous; for a module for any call: normgen compile rmsnorm",
     ),
 ]
 
@@ -122,11 +123,12 @@ def test_other_devices_are_refused(rmsnorm: ModuleType) -> None:
     binding = bind_sizes(forward, {"...": 8, "D": 4096}, "bf16").binding
     made = package.forward.made
     assert made is not None
-    with pytest.raises(ValueError, match=r"this is sm_80: .* --dtype bf16 --arch sm_80$"):
+    with pytest.raises(ValueError, match=r"this GPU is sm_80; .* --dtype bf16 --arch sm_80$"):
         plan_made(package.forward, made, binding, AMPERE)
     assert plan_made(package.forward, made, binding, HOST_MACHINE).launches
 
 
+@pytest.mark.kernels
 def test_a_module_without_saves_has_a_forward_alone(folder: Path) -> None:
     module = compiled(folder, "rmsnorm", "--size", "D=256", "--no-save")
     assert module.forward(drawn(3, 256), drawn(256))._fields == ("y",)
@@ -135,6 +137,6 @@ def test_a_module_without_saves_has_a_forward_alone(folder: Path) -> None:
 
 def test_what_the_command_asks_for() -> None:
     done = run("compile", "rmsnorm", "--size", "D=256", "--direction", "backward")
-    assert done.exit_code == exits.USAGE and "a module of one shape has a forward" in done.stderr
+    assert done.exit_code == exits.USAGE and "a module of one shape always has the forward" in done.stderr
     done = run("compile", "groupnorm", "--attr", "groups=4", "--size", "C=8", "-o", "-")
     assert done.exit_code == exits.USAGE and "give --size ...=4096" in done.stderr

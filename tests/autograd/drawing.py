@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import normgen
+from examples.autograd import Tensor
 from normgen import bundled
-from normgen.autograd import Tensor
 from normgen.cli.listing import describe
 from normgen.runtime.norm import Norm
 

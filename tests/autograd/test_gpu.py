@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normgen.autograd import Tensor, apply
+from examples.autograd import Tensor, apply
 from normgen.devices.cuda import executor as cuda
 from normgen.errors import MachineError
 from tests.autograd.drawing import draw, load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normgen.autograd import Tensor, no_grad
+from examples.autograd import Tensor, no_grad
 from tests.autograd.drawing import draw, leaf
 
 f32 = np.float32
@@ -40,7 +40,9 @@ def test_a_graph_is_walked_once_unless_retained() -> None:
     one.backward()
     before = x.grad.copy()
     for again in (one, two, y.sum()):
-        with pytest.raises(RuntimeError, match=r"freed at \S+ by an earlier backward.*retain_graph=True"):
+        with pytest.raises(
+            RuntimeError, match=r"an earlier backward\(\) freed this graph.*retain_graph=True"
+        ):
             again.backward()
     assert (x.grad == before).all()  # refused before anything was added
     y = x * x
@@ -87,7 +89,7 @@ def test_a_step_in_place_is_noticed_where_the_old_values_are_needed() -> None:
     x, w = leaf(3), leaf(3, seed=1)
     product, total = x * w, x + w
     w.data -= f32(0.5)
-    with pytest.raises(RuntimeError, match=r"an operand of \* was changed in place after \* kept it"):
+    with pytest.raises(RuntimeError, match=r"an operand of \* was changed in place after \* saved it"):
         product.sum().backward()
     assert x.grad is None
     total.sum().backward()  # reads neither

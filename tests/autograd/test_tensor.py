@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.autograd import Tensor
+from examples.autograd import Tensor
 from tests.autograd.drawing import draw, leaf
 
 f32 = np.float32
@@ -45,7 +45,7 @@ def test_floats_of_at_most_32_bits_can_be_trained() -> None:
 
 @pytest.mark.parametrize(
     ("array", "words"),
-    [([1.0], "make it one with numpy.asarray"), (True, "bool"), (Tensor(1.0), "a tensor already")],
+    [([1.0], "convert it with numpy.asarray"), (True, "bool"), (Tensor(1.0), "a Tensor already")],
 )
 def test_other_things_are_refused(array: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
@@ -55,7 +55,7 @@ def test_other_things_are_refused(array: Any, words: str) -> None:
 def test_item_is_for_one_element() -> None:
     assert Tensor(np.full((1, 1), 3, f32)).item() == 3.0
     for shape in ((2,), (0,), (1, 2)):
-        with pytest.raises(ValueError, match="for one element"):
+        with pytest.raises(ValueError, match="needs a tensor with one element"):
             Tensor(np.zeros(shape, f32)).item()
 
 
@@ -82,7 +82,7 @@ def test_zero_grad_allocates_then_clears_in_place() -> None:
 def test_what_is_set_must_be_like_the_tensor(name: str) -> None:
     x = leaf(2, 3)
     setattr(x, name, draw(2, 3, seed=1))
-    with pytest.raises(ValueError, match=rf"{name} has the shape \(3, 2\), but the tensor \(2, 3\)"):
+    with pytest.raises(ValueError, match=rf"{name} has shape \(3, 2\), but the tensor has shape \(2, 3\)"):
         setattr(x, name, draw(3, 2))
     with pytest.raises(TypeError, match=f"{name} is float16, but the tensor is float32"):
         setattr(x, name, np.zeros((2, 3), np.float16))

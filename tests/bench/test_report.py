@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,14 +108,22 @@ def test_geometric_means_and_where_normgen_is_ahead(tables: Any) -> None:
 
 
 def test_widths(tables: Any) -> None:
-    shapes = ([32, 256], [32, 512], [32, 1024])
-    rows = [row("normgen", 10.0 + i, shape=s, layout="rows", op="rmsnorm") for i, s in enumerate(shapes)]
-    rows += [row("torch", 20.0, shape=shapes[0], layout="rows", op="rmsnorm")]
+    """The better share is bold, even ones are not, and an arrow marks where normgen is behind."""
+    shapes = ([32, 256], [32, 512], [32, 1024], [32, 2048])
+    rows = [row("normgen", 10.0, shape=s, layout="rows", op="rmsnorm") for s in shapes]
+    rows += [
+        row("torch", us, shape=s, layout="rows", op="rmsnorm")
+        for us, s in zip((20.0, 10.1, 8.0), shapes, strict=False)
+    ]
     rows += [row("normgen", 20.0, shape=shapes[0], layout="rows", op="rare")]
-    assert tables.width_table(rows).splitlines() == [
-        "| D | rmsnorm forward |", "| --- | --- |",
-        "| 256 | 1.00 / 0.50 |", "| 512 | 0.91 / - |", "| 1024 | 0.83 / - |",
+    assert tables.width_table(rows, "forward").splitlines() == [
+        "| D | rmsnorm |", "| --- | --- |",
+        "| 256 | **1.00** / 0.50 |", "| 512 | 1.00 / 0.99 |", "| 1024 | 1.00 / **1.25** ▼ |",
+        "| 2048 | 1.00 / - |",
     ]  # fmt: skip
+    assert tables.losses(rows) == "`rmsnorm` forward at 1024"
+    measured = tables.means_table(rows[:3] + rows[4:7], "forward")
+    assert "| rmsnorm | rows | **1.00** / 0.85 | 1 / 1 / 1 |" in measured
 
 
 def test_a_section_is_replaced_and_the_rest_stays(report: Any) -> None:
@@ -156,3 +166,35 @@ def test_pages_show_the_results_that_there_are(report: Any) -> None:
             assert report.page_section(header, rows, folder.name).strip() in shown_on
             shown.append(folder.name)
     assert shown == ["h200"], "the page shows one run"
+
+
+def test_the_readme_shows_the_results_of_the_page(report: Any) -> None:
+    header, rows = report.results.read(BENCH / "results" / "h200")
+    mine = [row for row in rows if row["dtype"] == "bf16"]
+    ahead, even, behind = report.verdicts(report.lines(mine).values())
+    text = words_of("README.md")
+    assert f"On an {header['device'].removeprefix('NVIDIA ')} in bf16" in text
+    assert f"in {ahead} of {ahead + even + behind} comparisons, within 2 % in {even} and" in text
+    assert f"slower in {behind}." in text
+    assert f"{len({row['op'] for row in mine})} of the [40 bundled norms]" in words_of("docs/performance.md")
+
+
+def test_steps_of_models_are_those_of_the_evidence() -> None:
+    """In milliseconds, the last that were measured on an H200."""
+    with (BENCH / "evidence" / "torch_models.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] == "NVIDIA H200"]
+    variants = ("eager", "normgen", "compile", "normgen compile")
+    for model, name in (("llama", "Llama"), ("resnet", "ResNet-50"), ("unet", "U-net")):
+        steps = {row["variant"]: float(row["ms"]) for row in rows if row["model"] == model}
+        cells = re.search(rf"\| {name}[^|]*\|(.*?)\| [A-Z]", words_of("docs/performance.md") + "| A")
+        assert cells
+        shown = re.findall(r"\d+\.\d", cells[1])[:4]
+        wanted = [steps[variant] for variant in variants]
+        assert [float(each) for each in shown] == pytest.approx(wanted, abs=0.051), name
+        if model == "llama":
+            said = "takes {} ms, and {} ms patched; compiled, {} and {} ms".format(*shown)
+            assert said in words_of("README.md")
+
+
+def words_of(page: str) -> str:
+    return " ".join((BENCH.parent / page).read_text(encoding="utf-8").split())

@@ -24,7 +24,7 @@ from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import alternatives, choose_strategy
+from normgen.runtime.planning.choose import fastest
 from normgen.verify.draw import attr_choices
 from tests.codegen.ways import first, shared
 from tests.kinds import USUAL
@@ -106,7 +106,7 @@ def compare(
         arrays |= {field: array for field, array in made._asdict().items() if array is not None}
 
         binding = bind(direction, views, {}, tuple(direction.results)).binding
-        chosen = choose_strategy(alternatives(direction.record, binding, executor.device))
+        chosen = fastest(direction.record, binding, executor.device)
         launched = iter(executor.history)
         for each in chosen.kernels:
             kernel = each.kernel
@@ -133,12 +133,12 @@ def compare(
             }
             stated = {
                 identifier(array, kernel) if "." in array else called[array]: count
-                for array, count in each.cost.moved.items()
+                for array, count in each.moved.items()
             }
             assert stated == dict(moved), kernel.name
         assert not list(launched)
         total = count_bytes(chosen, binding)
-        assert total.total == sum(sum(each.cost.moved.values()) for each in chosen.kernels)
+        assert total.total == sum(sum(each.moved.values()) for each in chosen.kernels)
 
 
 def identifier(array: str, kernel: Kernel) -> str:

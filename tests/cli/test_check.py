@@ -83,7 +83,7 @@ def test_code_that_does_not_compile_is_a_fault_of_normgen(
         assert all(row["status"] == "failed" for row in rows if row["internal"])
     else:
         assert done.stdout.splitlines()[-1].startswith("FAILED")
-    assert "fault of normgen" in done.stderr and "please report it" in done.stderr
+    assert "bug in normgen" in done.stderr and "please report it" in done.stderr
     (file,) = kept.iterdir()
     assert str(file) in done.stdout and "of a template" in file.read_text().splitlines()[0]
 
@@ -94,7 +94,7 @@ def test_a_spec_without_kernels_lacks_no_tool() -> None:
         done = run("check", "-", *more, stdin=NO_KERNELS)
         assert done.exit_code == exits.FAULTS
         assert "skipped: kernels: no kernel yet" in done.stdout
-        assert done.stdout.splitlines()[-1].endswith(" checks passed, and this norm cannot run yet")
+        assert done.stdout.splitlines()[-1].endswith(" checks passed, but this norm has no kernels yet")
         assert done.stderr == ""
 
 
@@ -111,7 +111,7 @@ def test_check_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "differences" in done.stdout and "skipped: kernels, host: " in done.stdout
     assert "\npassed, with gaps: " in done.stdout
     assert done.stderr == (
-        "no kernel was run: neither a C++ compiler nor a GPU was found; the formulas are checked\n"
+        "only the formulas were checked: no kernel ran, since neither a C++ compiler nor a GPU is found\n"
     )
 
 
@@ -129,13 +129,13 @@ def check_anywhere(*arguments: str) -> Result:
 
 def test_what_keeps_a_gpu_from_being_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking() -> list[places.Place]:
-        raise DeviceMissing("launching on a GPU takes the package cuda-bindings")
+        raise DeviceMissing("launching on a GPU needs the package cuda-bindings")
 
     monkeypatch.setitem(places.MAKERS, "cuda", lacking)
     shown = check_anywhere().stdout
-    assert "skipped: kernels, cuda: launching on a GPU takes the package cuda-bindings" in shown
+    assert "skipped: kernels, cuda: launching on a GPU needs the package cuda-bindings" in shown
     assert shown.splitlines()[-1].startswith("passed, with gaps: ")
-    assert shown.splitlines()[-1].endswith(" checks on the host (no GPU that can be used here)")
+    assert shown.splitlines()[-1].endswith(" checks on the host (no usable GPU here)")
 
 
 def test_progress_never_runs_backwards() -> None:
@@ -150,7 +150,7 @@ def test_progress_never_runs_backwards() -> None:
 
 def test_every_mark_of_a_case_is_explained() -> None:
     case = Case(
-        {"D": 5}, (), {}, "f32", offset=3, out_offset=1, padded=True, absent=("p",), given_out=True,
+        {"D": 5}, (), {}, "f32", offset=3, out_offset=1, pitch="padded", absent=("p",), given_out=True,
         in_place=True, accumulate=True, wrt=("x",), save=False,
     )  # fmt: skip
     left = case.shape_text.removeprefix("D=5 ")

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import pytest
 from click.testing import Result
 
 from normgen.cli import exits, options
+from normgen.cli.compile import SHAPE_OPTIONS, compile_command
 from normgen.devices import executors
 from normgen.devices.cuda import compile as nvcc
-from normgen.devices.cuda.nvrtc import find_nvrtc
+from normgen.devices.cuda.toolchains import COMPILERS
 from normgen.errors import ToolchainMissing
 from normgen.verify import texts
 from tests.cli.commands import SPEC, run
+from tests.counting import entered
 
 
 def compiled(*arguments: str, code: int = exits.OK) -> Result:
@@ -109,6 +111,24 @@ def test_a_directory_that_takes_no_files() -> None:
     assert "cannot write" in compiled("rmsnorm.norm", "-o", "closed", code=exits.USAGE).stderr
 
 
+def test_a_compilation_takes_few_calls_of_functions_and_what_is_up_to_date_next_to_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    first = entered(lambda: run("compile", "rmsnorm.norm", "-o", "made"))
+    assert Path("made/rmsnorm.py").exists() and first <= 290_000
+    again = entered(lambda: run("compile", "rmsnorm.norm", "-o", "made"))
+    checks = entered(lambda: run("compile", "rmsnorm.norm", "-o", "made", "--check"))
+    assert again <= 120 and checks <= 120
+
+
+def test_warnings_are_shown_of_what_is_up_to_date_too() -> None:
+    Path("warns.norm").write_text(SPEC.replace("norm rmsnorm", "norm warns") + "let unused = x\n")
+    first, again = (compiled("warns.norm", "-o", "made").stderr for _ in range(2))
+    warning, _, _ = first.partition("wrote")
+    assert "warning[unused]" in warning and again == f"{warning}made/warns.py is up to date\n"
+
+
 def test_large_files_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("compile", "-", stdin="#" * 10_000_000)
     assert done.exit_code == exits.FAULTS and "error[size]" in done.stderr and len(done.stderr) < 2000
@@ -118,19 +138,9 @@ def test_large_files_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("compiler", "find"),
-    [
-        pytest.param("nvcc", nvcc.find_nvcc, marks=pytest.mark.nvcc, id="nvcc"),
-        pytest.param("nvrtc", find_nvrtc, marks=pytest.mark.nvrtc, id="nvrtc"),
-    ],
+    "compiler", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in COMPILERS]
 )
-def test_kernels_compile_ahead_of_time(
-    compiler: str, find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    try:
-        find()
-    except ToolchainMissing as reason:
-        pytest.skip(str(reason))
+def test_kernels_compile_ahead_of_time(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NORMGEN_COMPILER", compiler)
     arguments = ["compile", "softmax", "--size", "D=512", "--arch", "sm_90"]
     assert run(*arguments, "--emit", "ptx", "-o", "made").exit_code == exits.OK
@@ -187,7 +197,7 @@ def test_without_a_compiler_texts_are_written_all_the_same(
     monkeypatch.delenv("NORMGEN_CXX", raising=False)
     done = run("compile", "rmsnorm.norm", "-o", "made")
     assert done.exit_code == exits.OK and Path("made/rmsnorm.py").exists()
-    assert "not compiled before they were written: running kernels on the host needs" in done.stderr
+    assert "without being compiled first: running kernels on the host needs" in done.stderr
 
 
 @pytest.fixture
@@ -270,5 +280,33 @@ def test_what_is_compiled_is_chosen(assembled: list[str]) -> None:
         "one_way.norm", *["--emit", "cubin", "--size", "D=64", "--direction", "backward"], code=exits.USAGE
     )
     assert "no backward" in done.stderr
-    for option in (["--no-save"], ["--direction", "forward"]):
-        assert option[0] in compiled("rmsnorm.norm", *option, code=exits.USAGE).stderr
+
+
+def given(option: click.Parameter) -> list[str]:
+    """An option as the command line has it, with its default where that is a value."""
+    assert isinstance(option, click.Option)
+    return option.opts[:1] if option.is_flag else [option.opts[0], str(option.default)]
+
+
+def test_options_of_one_shape_are_refused_without_a_size() -> None:
+    """Each of them, also with its default: none is ignored."""
+    every = [each for each in compile_command.params if each.name in SHAPE_OPTIONS and each.name != "sizes"]
+    assert len(every) == len(SHAPE_OPTIONS) - 1
+    for option in map(given, every):
+        for emit in ("module", "cu"):
+            done = compiled("rmsnorm", *option, "--emit", emit, code=exits.USAGE)
+            assert f"{option[0]} is for code of one shape: give it with --size" in done.stderr
+        done = compiled("rmsnorm", *option, "--size", "D=512", "--emit", "cu", code=exits.USAGE)
+        assert "--size is for code of one shape: give it with --emit" in done.stderr
+    assert not [*Path().glob("rmsnorm*.*y")]
+    compiled("rmsnorm", "--size", "D=512", *(word for option in map(given, every) for word in option))
+
+
+def test_a_spec_is_found_without_its_suffix() -> None:
+    Path("folder").mkdir()
+    for name in ("mine", "folder/mine"):
+        Path(f"{name}.norm").write_text(SPEC.replace("norm rmsnorm", "norm mine"))
+        assert compiled(name, "-o", "-").stdout == compiled(f"{name}.norm", "-o", "-").stdout
+    Path("softmax.norm").write_text("no spec")
+    assert compiled("softmax", "-o", "-").stdout, "the bundled one"
+    compiled("softmax.norm", code=exits.FAULTS)

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from normgen import __version__
-from normgen.cli import commands, exits, stages
+from normgen.cli import commands, exits
 from normgen.errors import DeviceMissing, ToolchainMissing
 from tests.cli.commands import ROOT, run
 
@@ -31,8 +31,10 @@ from tests.cli.commands import ROOT, run
         (["compile", "rmsnorm.norm", "--check"], exits.FAULTS, "does not exist"),
         ([], exits.USAGE, "Usage"),
         (["compile"], exits.USAGE, "SPEC"),
-        (["compile", "missing.norm"], exits.USAGE, "missing.norm: No such file"),
-        (["compile", "rmsnrm"], exits.USAGE, "did you mean rmsnorm"),
+        (["compile", "missing.norm"], exits.USAGE, "missing.norm: No such file or directory\n"),
+        (["compile", "softmax.norm"], exits.USAGE, "directory (the bundled spec is called softmax)"),
+        (["compile", "rmsnrm"], exits.USAGE, "no file rmsnrm.norm: did you mean rmsnorm"),
+        (["compile", "LayerNorm"], exits.USAGE, "no file LayerNorm.norm: did you mean layernorm?"),
         (["compile", "nothing_like_it"], exits.USAGE, "normgen list"),
         (["compile", "latin.norm"], exits.USAGE, "not UTF-8"),
         (["compile", "."], exits.USAGE, "Is a directory"),
@@ -44,7 +46,7 @@ from tests.cli.commands import ROOT, run
         (["compile", "rmsnorm.norm", "-o", "-", "--check"], exits.USAGE, "--check"),
         (["compile", "rmsnorm.norm", "-o", "-", "--emit", "cu", "--emit", "module"], exits.USAGE, "2"),
         (["compile", "rmsnorm.norm", "--emit", "cubin"], exits.USAGE, "--size D=4096"),
-        (["compile", "rmsnorm.norm", "--emit", "cu", "--size", "D=512"], exits.USAGE, "--emit ptx, cubin"),
+        (["compile", "rmsnorm.norm", "--emit", "cu", "--size", "D=512"], exits.USAGE, "--emit module, ptx"),
         (["compile", "rmsnorm", "--emit", "ptx", "--size", "D=4", "--arch", "sm90"], exits.USAGE, "sm_90"),
         (
             ["compile", "rmsnorm", "--emit", "ptx", "--size", "D=4", "--arch", "sm_75"],
@@ -56,11 +58,20 @@ from tests.cli.commands import ROOT, run
         (["explain", "rmsnorm", "--size", "D=many"], exits.USAGE, "whole number"),
         (["explain", "rmsnorm", "--size", "Q=4"], exits.USAGE, "no axis"),
         (["explain", "rmsnorm", "--size", "...=0", "--emit", "plan"], exits.USAGE, "...=0: there is nothing"),
-        (["check", "rmsnorm", "--size", "D=0"], exits.USAGE, "reduces over D, which may not be empty"),
-        (["check", "rmsnorm", "--size", "D=65536", "--size", "...=65536"], exits.USAGE, "of 4294967296 el"),
-        (["check", "rmsnorm", "--size", "Q=4"], exits.USAGE, "no axis is called Q"),
-        (["check", "rmsnorm", "--sample", "v=normal(0,1)"], exits.USAGE, "no tensor is called v"),
-        (["check", "rmsnorm", "--sample", "x=uniform(2,1)"], exits.USAGE, "the lower end comes first"),
+        (
+            ["explain", "rmsnorm", "--size", f"D={2**32}", "--emit", "plan"],
+            exits.USAGE,
+            "the limit is 2130706432): split the arrays",
+        ),
+        (["check", "rmsnorm", "--size", "D=0"], exits.USAGE, "reduces over D, which must not be empty"),
+        (
+            ["check", "rmsnorm", "--size", "D=65536", "--size", "...=65536"],
+            exits.USAGE,
+            "would have 4294967296 el",
+        ),
+        (["check", "rmsnorm", "--size", "Q=4"], exits.USAGE, "there is no axis Q"),
+        (["check", "rmsnorm", "--sample", "v=normal(0,1)"], exits.USAGE, "there is no tensor v"),
+        (["check", "rmsnorm", "--sample", "x=uniform(2,1)"], exits.USAGE, "give the lower bound first"),
         (["check", "rmsnorm", "--sample", "x=gamma(2)"], exits.USAGE, "normal(0, 1)"),
         (["check", "rmsnorm", "--quick", "--thorough"], exits.USAGE, "--quick and --thorough"),
     ],
@@ -82,7 +93,7 @@ def test_a_missing_tool_and_a_missing_device_have_their_codes(
     def raises(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(stages, "read_spec", raises)
+    monkeypatch.setattr("normgen.cli.compile.read_spec", raises)
     done = run("compile", "rmsnorm.norm")
     assert (done.exit_code, done.stderr) == (code, f"{fault}\n")
 
@@ -121,7 +132,7 @@ def test_a_fault_of_normgen_is_told_from_one_of_the_spec(
     monkeypatch.setattr(command, "callback", raises)
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (exits.INTERNAL, "")
-    assert "impossible" in done.stderr and "fault of normgen" in done.stderr
+    assert "impossible" in done.stderr and "bug in normgen" in done.stderr
     assert "please report it" in done.stderr and f"normgen {__version__}, Python" in done.stderr
 
 

@@ -29,6 +29,18 @@ def test_every_stage_has_a_text(stage: str, wanted: str) -> None:
     assert wanted in done.stdout and done.stdout.endswith("\n")
 
 
+@pytest.mark.parametrize(
+    "option", [("--size", "D=8"), ("--dtype", "f32"), ("--arch", "sm_80"), ("--no-save",)]
+)
+@pytest.mark.parametrize("formulas", [("--emit", "ast"), ("--emit", "grad"), ("--shard", "D")])
+def test_what_formulas_do_not_depend_on_is_refused(
+    formulas: tuple[str, ...], option: tuple[str, ...]
+) -> None:
+    done = run("explain", "rmsnorm", *formulas, *option)
+    assert (done.exit_code, done.stdout) == (exits.USAGE, "")
+    assert f"do not depend on {option[0]}: omit it" in done.stderr
+
+
 def test_the_summary_says_what_was_decided_and_why() -> None:
     done = run("explain", "rmsnorm.norm", "--size", "D=7168", "--size", "...=1024", "--dtype", "f16")
     assert (done.exit_code, done.stderr) == (exits.OK, ""), done.output
@@ -36,10 +48,11 @@ def test_the_summary_says_what_was_decided_and_why() -> None:
         assert text in done.stdout
     said = " ".join(done.stdout.split())
     figures = r"[0-9.]+ us, [0-9]+ GB/s"
-    assert len(re.findall(rf"predicted: {figures}; next best [^:]+: {figures}[^:]+: {figures}", said)) == 2
+    assert len(re.findall(rf"predicted: {figures}", said)) == 2
+    assert len(re.findall(rf"(?:next best|skipped): \w+, [^:]+: {figures}", said)) == 4
     # Forward: x and w read, y and rstd written; nothing twice.
     least = 2 * (2 * 1024 * 7168 + 7168) + 4 * 1024
-    assert f"{least / 1e6:.1f} MB moved, 1.000 of the least possible" in done.stdout
+    assert f"{least / 1e6:.1f} MB moved, 1.000 times the minimum" in done.stdout
 
 
 def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
@@ -54,6 +67,30 @@ def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
     assert sum("schedules fit; `normgen tune` measures them" in line for line in shown) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "why"),
+    [
+        ("rmsnorm", ("D=4096", "...=32768"), "normgen takes what was fastest in measurements"),
+        (
+            "layernorm",
+            ("D=768", "...=512"),
+            "normgen skips a schedule that is faster only at this batch size",
+        ),
+    ],
+)
+def test_a_faster_prediction_is_skipped_with_a_reason(name: str, sizes: tuple[str, str], why: str) -> None:
+    """And what is called the next best is no faster than the schedule that is taken."""
+    options = [word for size in sizes for word in ("--size", size)]
+    shown = run("explain", name, *options, "--direction", "backward", "--emit", "plan").stdout
+    said = " ".join(shown.split()).partition("predicted: ")[2]
+    taken, *others = [float(us) for us in re.findall(r"([0-9.]+) us, ", said)]
+    skipped = said.count("skipped: ")
+    assert skipped > 0 and skipped + said.count("next best: ") == len(others) == 5
+    assert max(others[:skipped]) < taken <= min([*others[skipped:], taken])
+    assert said.count(why) == 1 and said.rindex("skipped: ") < said.index(why)
+    assert ("(measured to be fast)" in said) == ("measurements" in why)
+
+
 def test_the_plan_says_what_the_cache_keeps() -> None:
     done = run("explain", "rmsnorm.norm", "--emit", "plan", "--size", "D=4096", "--size", "...=32768")
     assert "loads are tagged evict_last, except in the last 3840 blocks" in done.stdout
@@ -64,7 +101,7 @@ def test_the_plan_says_what_the_cache_keeps() -> None:
 def test_a_strategy_that_does_not_fit_is_named_with_the_reason() -> None:
     places = ("--size", "B=256", "--size", "C=16", "--size", "...=131072")
     shown = run("explain", "batchnorm", *places, "--emit", "plan").stdout.splitlines()
-    assert shown.count("  not the strategy whole: no thread group holds its rows") == 2
+    assert shown.count("  strategy whole not taken: no thread group holds its rows") == 2
 
 
 def test_what_was_tuned_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from normgen.cli.html.listing import Line, Listing
 from normgen.cli.sizes import BOTH, Setting, usual_sizes
 from normgen.codegen.compilation import Compilation
 from normgen.counting import bytes_text
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
 from normgen.launching.machine import usual_machine
 from tests.cli.commands import run
 
@@ -94,6 +96,14 @@ def test_statements_are_linked_to_lines_of_the_spec_and_formulas_too() -> None:
     assert {n for line in code("rmsnorm", 1).kernels for n in line.lines} >= {5, 6, 8}
 
 
+def test_links_are_the_same_wherever_the_spec_is() -> None:
+    place = Source("some where/my rmsnorm.norm", compiled("rmsnorm").definition.source.text)
+    named = {line.lines for line in code("rmsnorm", 0).kernels if "// rmsnorm.norm:" in plain(line)}
+    moved = Compilation(load_definition(place, {}))
+    found = code_of(explained(moved, setting("rmsnorm"))[0], moved.definition, setting("rmsnorm")).kernels
+    assert {line.lines for line in found if "// my_rmsnorm.norm:" in plain(line)} == named == {(8,), (9,)}
+
+
 def test_no_line_of_the_text_is_lost() -> None:
     text = run("explain", "rmsnorm", *SIZES, "--emit", "cuda").stdout
     shown = [*code("rmsnorm", 0).functions, *code("rmsnorm", 0).kernels]
@@ -125,7 +135,7 @@ def test_the_file_is_named_by_the_user_and_kept_from_harm(tmp_path: Path) -> Non
 
 def test_html_is_no_stage() -> None:
     done = run("explain", "softmax", "--html", "--emit", "ir")
-    assert done.exit_code == exits.USAGE and "leave out --emit" in done.stderr
+    assert done.exit_code == exits.USAGE and "omit --emit" in done.stderr
 
 
 def test_a_norm_without_kernels_has_a_page_with_its_formulas_and_the_reason() -> None:

@@ -27,7 +27,7 @@ def test_a_file_that_is_there_is_left_as_it_is() -> None:
     for name in ("mine", "mine.norm"):
         done = run("new", name)
         assert done.exit_code == exits.USAGE
-        assert "mine.norm is there already" in done.stderr
+        assert "mine.norm already exists" in done.stderr
     assert Path("mine.norm").read_text() == "# mine\n"
     Path("other").mkdir()
     assert run("new", "mine", "-o", "other").exit_code == exits.OK
@@ -37,10 +37,10 @@ def test_a_file_that_is_there_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("two words", exits.USAGE, "is no name"),
-        ("../up", exits.USAGE, "is no name"),
-        ("norm", exits.FAULTS, "keyword"),
-        ("RMS", exits.FAULTS, "small letter: `rms`"),
+        ("two words", exits.USAGE, "is not a name"),
+        ("../up", exits.USAGE, "is not a name"),
+        ("norm", exits.FAULTS, "a spec begins with `norm` and its name"),
+        ("RMS", exits.FAULTS, "lowercase letter: `rms`"),
     ],
 )
 def test_a_name_that_the_language_does_not_take(name: str, code: int, said: str) -> None:

@@ -43,7 +43,7 @@ def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "limit: none" in run("cache", "info").stdout
     assert "removed 0 entries" in run("cache", "prune").stderr
     refused = run("cache", "prune", "--to", "much")
-    assert refused.exit_code == exits.USAGE and "'much' is no size" in refused.stderr
+    assert refused.exit_code == exits.USAGE and "'much' is not a size" in refused.stderr
     # Tuned schedules are no results that come again: they stay unless asked for.
     (folder / "tuned").mkdir()
     (folder / "tuned" / "a-b.json").write_text("{}")

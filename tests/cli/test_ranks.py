@@ -19,16 +19,16 @@ def test_explain_says_what_ranks_exchange_and_have() -> None:
     assert (done.exit_code, done.stderr) == (exits.OK, "")
     said = " ".join(done.stdout.split())
     for text in (
-        "rmsnorm with D spread over ranks",
-        "forward(x, w) -> rstd, y: 1 exchange between ranks round 1: each rank tells 1 float per ...",
+        "rmsnorm with D sharded",
+        "forward(x, w) -> rstd, y: 1 exchange between ranks round 1: each rank sends 1 float per ...",
         "save rstd[...]: f32 = ",
-        "rstd is whole, the same bits on all ranks y is a shard",
+        "rstd is whole: the same bits on every rank y is a shard",
         "backward(dy, x, w, rstd) -> dx, dw: 1 exchange",
     ):
         assert text in said
     done = run("explain", "rmsnorm", "--shard", "...", "--direction", "backward")
-    assert "nothing is exchanged" in done.stdout and "forward" not in done.stdout
-    assert "dw is a part: the sum over ranks is its value" in done.stdout
+    assert "no exchange between ranks" in done.stdout and "forward" not in done.stdout
+    assert "dw is a part: its value is the sum over ranks" in done.stdout
     done = run("explain", "groupnorm", "--attr", "groups=2", "--shard", "...", "--direction", "forward")
     assert "3 floats per B x G" in done.stdout
 
@@ -36,28 +36,32 @@ def test_explain_says_what_ranks_exchange_and_have() -> None:
 def test_explain_says_what_runs_that_straddle_groups_exchange() -> None:
     done = run("explain", "groupnorm", "--attr", "groups=3", "--shard", "(G C)", "--direction", "forward")
     assert (done.exit_code, done.stderr) == (exits.OK, "")
-    whole, _, others = " ".join(done.stdout.split()).partition("with other runs of (G C)")
-    assert "with runs of whole groups, as many on each, which are runs of G" in whole
-    assert "nothing is exchanged" in whole and "1 exchange" not in whole
-    assert "1 exchange between ranks round 1: each rank tells 3 floats per B x G" in others
-    assert "exchange between kernels, whatever the engine" in others
+    whole, _, others = " ".join(done.stdout.split()).partition("Any other shards of (G C)")
+    assert "Shards of whole groups, the same number on each rank: these are shards of G." in whole
+    assert "no exchange between ranks" in whole and "1 exchange" not in whole
+    assert "1 exchange between ranks round 1: each rank sends 3 floats per B x G" in others
+    assert "always exchange between kernels" in others
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["explain", "rmsnorm", "--shard", "E"], exits.FAULTS, "rmsnorm has no axis 'E' to spread"),
-        (["explain", "rmsnorm", "--shard", "D", "--emit", "ir"], exits.USAGE, "leave out --emit"),
+        (["explain", "rmsnorm", "--shard", "E"], exits.FAULTS, "rmsnorm has no axis 'E' to shard"),
+        (["explain", "rmsnorm", "--shard", "D", "--emit", "ir"], exits.USAGE, "omit --emit"),
         (["explain", "local_response_norm", "--shard", "C"], exits.FAULTS, "has windows along C"),
         (["check", "local_response_norm", "--shard", "C=2"], exits.FAULTS, "has windows along C"),
-        (["check", "rmsnorm", "--shard", "E=2"], exits.FAULTS, "rmsnorm has no axis 'E' to spread"),
+        (["check", "rmsnorm", "--shard", "E=2"], exits.FAULTS, "rmsnorm has no axis 'E' to shard"),
         (["check", "rmsnorm", "--shard", "D"], exits.USAGE, "is not of the form D=3"),
-        (["check", "rmsnorm", "--shard", "D=0"], exits.USAGE, "from 1 to 99 ranks"),
-        (["check", "rmsnorm", "--shard", "D=2", "--executor", "cuda"], exits.USAGE, "ranks on the host"),
+        (["check", "rmsnorm", "--shard", "D=0"], exits.USAGE, "give 1 to 99 ranks"),
+        (
+            ["check", "rmsnorm", "--shard", "D=2", "--executor", "cuda"],
+            exits.USAGE,
+            "ranks on the host: omit",
+        ),
         (
             ["check", "qk_norm", "--attr", "head_dim=4", "--shard", "H=2", "--shard", "K=3"],
             exits.USAGE,
-            "over the same ranks",
+            "share the same ranks",
         ),
     ],
 )

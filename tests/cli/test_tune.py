@@ -70,7 +70,7 @@ def test_what_was_kept_is_shown_and_forgotten_when_the_default_is_as_good(driver
     assert headings.split() == [
         "PREDICTED", "US", "RHO", "REGISTERS", "SPILLS", "VERDICT", "SCHEDULE"
     ]  # fmt: skip
-    assert "by default" in rows[0] and " default " in rows[0]
+    assert ": default" in rows[0] and " default " in rows[0]
     assert sum(" chosen " in row for row in rows) == 1 and "--verbose shows them" in rows[-1]
     assert plan_of("forward").launches[0].block[0] == 256
     driver.launch_us = lambda launched: 2.0
@@ -78,9 +78,17 @@ def test_what_was_kept_is_shown_and_forgotten_when_the_default_is_as_good(driver
     assert done.exit_code == 0, done.output
     for row in json.loads(done.stdout)["rows"]:
         assert row["chosen"] is None and row["path"] is None and row["us"] == row["default_us"]
-    assert done.stderr.count("the default is as good") == 2
+    assert done.stderr.count("the default is as good as any") == 2
     plan = plan_of("forward")
     assert plan.launches[0].block[0] != 256 and not any("tuned" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(("us", "kept"), [(3.96, False), (3.8, True)])
+def test_a_gain_within_what_runs_differ_by_is_none(driver: FakeDriver, us: float, kept: bool) -> None:
+    driver.launch_us = lambda launched: us if launched.block[0] == 256 else 4.0
+    done = run("tune", "rmsnorm", *SMALL, "--direction", "forward", "--json")
+    assert done.exit_code == 0, done.output
+    assert (json.loads(done.stdout)["rows"][0]["chosen"] is not None) is kept
 
 
 def test_results_that_differ_never_win(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from normgen import bundled
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.rows.launch.choose import default, device_of, forms_of
+from normgen.families.rows.launch.choose import default, forms_of
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -90,7 +90,7 @@ def offers(record: PassRecord, binding: Binding, device: Machine) -> list[RowSch
     """Every schedule of the first kernel of the first strategy, which is of the rows family."""
     kernel, call = record.strategies[0].kernels[0], Call(binding, device)
     assert isinstance(kernel, RowsRecord)
-    return list(offered(shape_of(kernel, call), device_of(call), forms_of(kernel)))
+    return list(offered(shape_of(kernel, call), call.device, forms_of(kernel)))
 
 
 def planned(name: str, direction: str, dtype: str, device: Machine, **extents: int) -> LaunchPlan:

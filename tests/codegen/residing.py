@@ -13,8 +13,9 @@ from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.resident.launch import choose, residence
+from normgen.families.resident.launch import residence
 from normgen.ir.grad import backward
+from normgen.launching import pick
 from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
@@ -73,6 +74,7 @@ BANDS = {
 TEXTS = FORWARDS | BACKWARDS | BANDS
 
 # Of their axes.
+REMEMBERED = ("predicted", "_alike")  # functions that keep what they choose
 LENGTHS = {"B": 2, "T": 3, "S": 37, "C": 6, "rest": 70}
 
 
@@ -129,7 +131,8 @@ def deal_out(
     values = {"_THREADS": (threads,), "_MEMBERS": (members,), "_BLOCKS": blocks, "FEWER": (0,)}
     for name, value in {**values, "DEPTH_BYTES": depth}.items():
         patch.setattr(residence, name, value)
-    patch.setattr(choose, "_predicted", forgetful(choose._predicted))
+    for name in REMEMBERED:
+        patch.setattr(pick, name, forgetful(getattr(pick, name)))
 
 
 def forgetful(found: Any) -> Any:

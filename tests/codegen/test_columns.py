@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,13 +91,13 @@ def kernel_of(norm: str, direction: str) -> ColumnsRecord:
 
 
 MISFITS = [
-    ("input x[B, D]\noutput y[B, D] = x / sum[D](x)", "other than the innermost, D"),
-    ("input x[B, C, W]\noutput y[B, C, W] = x / sum[B](x) / sum[C](x)", r"there are: \[B\], \[C\]"),
-    ("input x[B, C, W]\noutput y[B, C, W] = x * 2", "nothing is reduced"),
+    ("input x[B, D]\noutput y[B, D] = x / sum[D](x)", "without the innermost, D"),
+    ("input x[B, C, W]\noutput y[B, C, W] = x / sum[B](x) / sum[C](x)", r"not over \[B\], \[C\]"),
+    ("input x[B, C, W]\noutput y[B, C, W] = x * 2", "no reduction"),
     ("input x[B, C, W]\ninput z[W, B]\noutput y[B, C, W] = x * z / sum[C](x)", "W as its innermost axes"),
     (
         "input x[B, C, W]\nlet t[] = sum[B, C, W](x * sum[C](x))\noutput y[B, C, W] = x * sum[C](x) * t",
-        "has not the axes of the sums",
+        "does not have the axes of the sums",
     ),
     (
         "input x[B, C, D, W]\noutput y[B, C, D, W] = x / sum[C](x)\noutput z[C, B] = sum[D, W](x)",
@@ -191,8 +192,9 @@ def running_on(device: Machine, order: int = 0) -> Iterator[Altered]:
             return not s.holds
         return device is not AHEAD or s.ahead or not shape.persistent
 
-    def picked(shape: ColumnShape) -> ColumnSchedule:
-        return next(s for s in (usual(shape), *starts(shape)) if wanted(s, shape))
+    def picked(*given: Any) -> ColumnSchedule:
+        shape = family.shape_of(*given[1:3])
+        return next(s for s in (usual(*given), *starts(shape)) if wanted(s, shape))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(family, "pick", picked)

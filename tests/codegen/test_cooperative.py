@@ -139,7 +139,7 @@ def test_maxima_and_minima(monkeypatch):
     [
         ({}, ""),
         ({"multiprocessors": 31}, "of which 62 run together"),
-        ({"shared_per_block": 99328}, "needs 98304 bytes of shared memory, 97280 are there"),
+        ({"shared_per_block": 99328}, "needs 98304 bytes of shared memory, and 97280 are available"),
     ],
 )
 def test_blocks_that_wait_leave_room_for_others_and_have_the_memory_that_they_take(changed, reason):

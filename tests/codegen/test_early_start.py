@@ -18,14 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from normgen.devices.cuda.compile import compile_text, find_nvcc
-from normgen.devices.cuda.nvrtc import Nvrtc, find_nvrtc
-from normgen.errors import ToolchainMissing
+from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.launching.launch import Launch
 from normgen.package.device_functions import inlined
 from normgen.runtime.planning.choose import candidates
 from tests.codegen.norms import H200, packaged
 from tests.covering import Call
+from tests.fakes.machine import lacks
 from tests.sampling import sampled
 
 # Their kernels have every form of every family.
@@ -48,7 +47,7 @@ DISASSEMBLER = "nvdisasm"  # a part of the toolkit, and a wheel: nvidia-cuda-nvd
 
 
 def find_disassembler() -> str:
-    """The path of nvdisasm, of a toolkit or of the wheel. Skips a test where there is none."""
+    """The path of nvdisasm, of a toolkit or of the wheel."""
     if found := shutil.which(DISASSEMBLER):
         return found
     wheels = (found for folder in sys.path for found in Path(folder).glob(f"nvidia/cu*/bin/{DISASSEMBLER}"))
@@ -56,21 +55,13 @@ def find_disassembler() -> str:
         if not os.access(path, os.X_OK):  # wheels come without that bit
             path.chmod(0o755)
         return str(path)
-    pytest.skip("what ptxas makes of the waits was not looked at: nvdisasm is missing")
+    lacks("what ptxas makes of the waits was not looked at: nvdisasm is missing")
 
 
 def machine_code(source: str, arch: str, folder: Path) -> list[str]:
     """The operations of a text's kernel, in order."""
     cubin = folder / "kernel.cubin"
-    try:
-        find_nvcc()
-        cubin.write_bytes(compile_text(source, arch)[0])
-    except ToolchainMissing:
-        try:
-            find_nvrtc()
-        except ToolchainMissing as reason:
-            pytest.skip(f"what ptxas makes of the waits was not looked at: {reason}")
-        cubin.write_bytes(Nvrtc().build(inlined(source), arch, "cubin"))
+    cubin.write_bytes(Nvrtc().build(inlined(source), arch, "cubin"))
     command = [find_disassembler(), "-c", str(cubin)]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return OPERATION.findall(listing)
@@ -102,7 +93,7 @@ def every_form(name: str, arch: str) -> Iterator[Launch]:
                                 yield launch
 
 
-@pytest.mark.nvcc
+@pytest.mark.nvrtc
 @pytest.mark.parametrize("case", sampled(CASES, SPECS.index("softmax2d")))
 def test_no_form_touches_memory_before_it_has_waited(case: tuple[str, str], tmp_path: Path) -> None:
     find_disassembler()
@@ -123,7 +114,7 @@ def test_what_is_a_fault() -> None:
     assert faults_of(["LDG.E"]) == ["never waits"]
 
 
-@pytest.mark.nvcc
+@pytest.mark.nvrtc
 def test_restricted_memory_is_found_in_the_machine_code(tmp_path: Path) -> None:
     text = """
 extern "C" __global__ void early(const float* __restrict__ x, float* __restrict__ y) {

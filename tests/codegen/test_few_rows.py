@@ -13,6 +13,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from tests.codegen.ways import Offers, first, of_form, shared
+from tests.sampling import paired
 from tests.verify.subjects import BF16, F32, bundled_subject, case_of, prove, same_bits
 
 MIXED = next(d for d in DTYPE_SETS if d.name == "bf16, params f32")
@@ -31,8 +32,7 @@ def ran(executor: HostExecutor) -> list[str]:
     return [entry.removeprefix("layernorm_backward_") for entry, _ in executor.history]
 
 
-@pytest.mark.parametrize("dtypes", [F32, BF16, MIXED], ids=lambda found: found.name)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "dtypes"), paired(WAYS, [F32, BF16, MIXED]))
 def test_one_row_has_no_second_stage(way: str, dtypes: DtypeSet) -> None:
     width, ways = WAYS[way]
     found = bundled_subject("layernorm")

@@ -14,7 +14,6 @@ import pytest
 from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.kernel.headers import files, needed
 from normgen.package.device_functions import file_text, includes, inlined
-from tests.fakes.machine import need_nvrtc
 
 # What a kernel with shared memory `smem` and arguments x, y, n and word does, and its instructions in order.
 # Registers of 32 bits are R, those of 64 D.
@@ -149,7 +148,6 @@ def compiled() -> dict[str, str]:
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("name", PROBES)
 def test_a_device_function_is_these_instructions(name: str) -> None:
-    need_nvrtc()
     found = compiled()[name]
     for instruction in PROBES[name][1]:
         assert instruction in found

@@ -81,7 +81,7 @@ def test_tags_change_no_bits_and_rows_are_demoted(name: str, rows: int, columns:
         operands["b"] = drawn[1, 1]
     results = []
     for cache, tags in ((1 << 30, False), (columns, True)):
-        executor = Altered(replace(HOST_MACHINE, cache=cache), maximum_steps=10**9)
+        executor = Altered(replace(HOST_MACHINE, cache=cache))
         with first(offers):
             plan = planned(name, "forward", "f32", executor.device, rest=rows, D=columns)
             assert (tagged(name, "forward", "f32", executor.device, rest=rows, D=columns) > 0) == tags
@@ -94,7 +94,7 @@ def test_too_few_rows_for_tags_demote_none_outside_memory() -> None:
     """A kernel for many rows is run with few: what it would demote lies before its first row."""
     rows, columns = 203, 32
     x = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
-    executor = Altered(replace(HOST_MACHINE, cache=6 * rows * columns), maximum_steps=10**9)
+    executor = Altered(replace(HOST_MACHINE, cache=6 * rows * columns))
     with first(SIDE_BY_SIDE):
         plan = planned("rmsnorm", "forward", "f32", executor.device, rest=rows, D=columns)
         blocks, _, _ = plan.launches[0].grid

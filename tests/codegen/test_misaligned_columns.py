@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +48,8 @@ def taking(turn: int, order: int = 0) -> Iterator[tuple[Altered, list[ColumnSche
     """An executor for kernels that take a realigned schedule, each turn another, and what they took."""
     usual, taken = family.pick, []
 
-    def picked(shape: ColumnShape) -> ColumnSchedule:
-        found = offered(shape) or [usual(shape)]
+    def picked(*given: Any) -> ColumnSchedule:
+        found = offered(family.shape_of(*given[1:3])) or [usual(*given)]
         taken.append(found[5 * turn % len(found)])
         return taken[-1]
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from normgen import bundled
-from normgen.devices.cuda.compile import compile_text, find_nvcc
-from normgen.errors import ToolchainMissing
+from normgen.devices.cuda.compile import compile_text
 from normgen.launching.launch import Launch
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen import windowing
@@ -79,14 +78,6 @@ MORE = (
     Kernel(windowing.text(windowing.LAST), "backward", "span", IMAGES | {"rest": 3025}),
     Kernel(windowing.text(window="C: -20 .. 20"), "backward", "direct", IMAGES),
 )
-
-
-@pytest.fixture(autouse=True)
-def _needs_nvcc() -> None:
-    try:
-        find_nvcc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
 
 
 def launch_of(kernel: Kernel, arch: str = "sm_90") -> Launch:

@@ -14,7 +14,6 @@ from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import packaged
 from tests.codegen.ways import first, of_form
 from tests.covering import CALLS, HOPPER, Call
-from tests.fakes.machine import need_nvrtc
 from tests.sampling import sampled
 
 # Of each spec one direction, in a kind of call after the other.
@@ -39,11 +38,6 @@ FORMS = {
 
 
 WITH = {"clear": "cooperative", "second_stage": "pipeline"}  # that have such a launch beside them
-
-
-@pytest.fixture(autouse=True)
-def _needs_nvrtc() -> None:
-    need_nvrtc()
 
 
 def plans(name: str, direction: str, call: Call) -> list[LaunchPlan]:

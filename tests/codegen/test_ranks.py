@@ -247,14 +247,17 @@ def test_a_name_of_the_spec_is_never_taken():
 
 
 def test_infinities_of_one_rank_do_no_harm_to_others():
-    """A vocabulary that is padded by -inf, a row that is -inf everywhere, and one with +inf."""
-    for name in ("softmax", "log_softmax"):
-        program = centre(bundled(name).program)
-        x = np.random.default_rng(1).standard_normal((4, 12))
-        x[:, 6:], x[2], x[3, 1] = -np.inf, -np.inf, np.inf
-        made, wanted = spread(program, frozenset({"D"})), evaluate(program, {"x": x}, {"...": 4, "D": 12})
-        got = run(made, [{"x": each} for each in np.split(x, 3, 1)], [{"...": 4, "D": 4}] * 3)
-        np.testing.assert_allclose(np.concatenate([each["y"] for each in got], 1), wanted["y"], rtol=1e-12)
+    """A vocabulary that is padded by -inf, a row that is -inf everywhere, one with +inf, and a NaN."""
+    merged = written("norm t\ninput x[..., D]\noutput y[...] = logsumexp[D](x)")
+    for definition in (bundled("softmax"), bundled("log_softmax"), merged):
+        program = centre(definition.program)
+        x = np.random.default_rng(1).standard_normal((5, 12))
+        x[:, 6:], x[2], x[3, 1], x[4, 2] = -np.inf, -np.inf, np.inf, np.nan
+        made, wanted = spread(program, frozenset({"D"})), evaluate(program, {"x": x}, {"...": 5, "D": 12})
+        got = run(made, [{"x": each} for each in np.split(x, 3, 1)], [{"...": 5, "D": 4}] * 3)
+        assert len(made.rounds) == 1
+        y = got[0]["y"] if definition is merged else np.concatenate([each["y"] for each in got], 1)
+        np.testing.assert_allclose(y, wanted["y"], rtol=1e-12)
 
 
 def test_a_large_mean_costs_no_accuracy():

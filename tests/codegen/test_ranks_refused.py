@@ -35,15 +35,15 @@ output y[..., (G C)] = w * x * rsqrt(mean[C](x^2))
 @pytest.mark.parametrize(
     ("spec", "axes", "said"),
     [
-        ("local_response_norm", ["C"], "has windows along C, which is spread over ranks"),
-        ("layernorm", ["...", "D"], "x has two spread axes, ... and D"),
-        ("rmsnorm", ["E"], "rmsnorm has no axis 'E' to spread"),
-        ("groupnorm", ["G"], "groupnorm: G is fixed to 2, so ranks cannot have runs of it"),
-        (APART, ["(G C)"], "apart: G is fixed to 2, of which 3 ranks have no equal runs, and w keeps them"),
-        (OPEN, ["(G C)", "(H E)"], "open: G is fixed to 2, of which 3 ranks have no equal runs"),
-        ("groupnorm", ["(G D)"], "groupnorm has no dimension (G D) to spread"),
-        ("qk_norm", ["D"], "qk_norm: D is fixed to 4, so ranks cannot have runs of it"),
-        (TIES, ["D"], "peak compares an extreme over D with values that ranks compute anew"),
+        ("local_response_norm", ["C"], "has windows along C, which is sharded"),
+        ("layernorm", ["...", "D"], "x has two sharded axes, ... and D"),
+        ("rmsnorm", ["E"], "rmsnorm has no axis 'E' to shard"),
+        ("groupnorm", ["G"], "groupnorm fixes G to 2, so G cannot be sharded"),
+        (APART, ["(G C)"], "apart fixes G to 2, which 3 ranks cannot share equally, and shards"),
+        (OPEN, ["(G C)", "(H E)"], "open fixes G to 2, which 3 ranks cannot share equally"),
+        ("groupnorm", ["(G D)"], "groupnorm has no dimension (G D) to shard"),
+        ("qk_norm", ["D"], "qk_norm fixes D to 4, so D cannot be sharded"),
+        (TIES, ["D"], "peak compares a maximum or minimum over D with values that ranks recompute"),
     ],
 )
 def test_what_cannot_be_spread_is_refused_with_a_place_and_a_cure(spec, axes, said):

@@ -27,7 +27,7 @@ def plans(text: str) -> list[dict[str, tuple[object, ...]]]:
     """The strategies of a forward and of its backward, with their plans."""
     definition = load_definition(Source("spec.norm", text), {})
     programs: tuple[Program, ...] = (definition.program, backward(definition))
-    return [{s.name: s.plans for s in strategies(p, definition.source, "n")} for p in programs]
+    return [{s.name: s.plans for s in strategies(p, definition, "n")} for p in programs]
 
 
 def forms(record: PassRecord) -> list[str]:

@@ -83,17 +83,17 @@ def test_lengths_that_can_take_a_form(case: Rows) -> None:
 
 # In the memory of an operand, of rows that are apart, that begin elsewhere; added to what is there.
 OTHERWISE = [
-    ("softmax", 151, "in_place"), ("add_rmsnorm", 151, "offset"), ("softmax", 151, "padded"),
+    ("softmax", 151, "in_place"), ("add_rmsnorm", 151, "offset"), ("softmax", 151, "pitch"),
     ("layernorm", 1023, "in_place"), ("layernorm", 1023, "accumulate"), ("layernorm", 1023, "offset"),
-    ("layernorm", 1022, "padded"),
+    ("layernorm", 1022, "pitch"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "width", "how"), OTHERWISE)
 def test_rows_that_begin_anywhere_otherwise(name: str, width: int, how: str) -> None:
     found = bundled_subject(name)
-    for offset in (1, 8) if how == "offset" else (True,):
-        prove(found, case_of(found, 41, width, BF16, **{how: offset}))
+    for value in {"offset": (1, 8), "pitch": ("padded", "rounded")}.get(how, (True,)):
+        prove(found, case_of(found, 41, width, BF16, **{how: value}))
 
 
 # ------------------------------------------------------------------------------------------------ forced
@@ -170,7 +170,7 @@ def test_short_rows_by_realigned_vectors(
 def test_what_rows_share_begins_anywhere_too() -> None:
     """Each sample's scale lies one element further from the one before than it is long."""
     found = bundled_subject("adaln_modulate")
-    prove(found, case_of(found, 3, 2048, F32, offset=2, padded=True))
+    prove(found, case_of(found, 3, 2048, F32, offset=2, pitch="padded"))
 
 
 # ------------------------------------------------------------------------------------------------ bits

@@ -106,7 +106,8 @@ def test_drawn_specs(number: int, specs: st.SearchStrategy[str], examples: int) 
         note(text)
         try:
             subject = subject_of(Source("drawn.norm", text))
-        except SpecError:
+        except SpecError as error:
+            assert [d.code for d in error.diagnostics] == ["unsupported"]
             assume(False)
         lengths = {axis.name: DRAWN[axis.name] for axis in subject.norm.package.axes}
         case = in_turn(subject.definition, make_case(subject.definition, 1, 1, dtypes, lengths), turn, True)

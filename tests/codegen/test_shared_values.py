@@ -43,7 +43,7 @@ def check(text: str, turn: int, picked: Picked = first) -> None:
     subject = subject_of(Source("shared.norm", HEAD + OPERANDS + text))
     definition = subject.definition
     for _, program in Compilation(definition).programs:
-        for strategy in strategies(program, definition.source, "shared"):
+        for strategy in strategies(program, definition, "shared"):
             for plan in strategy.plans:
                 assert all(axes == kept for axes, kept in sums_of_rows(plan)), (plan.name, text)
     dtypes = (F32, DTYPE_SETS[1], DTYPE_SETS[5])[turn % 3]

@@ -14,7 +14,6 @@ from normgen.dsl import load_definition
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.kernel.group import Misfit
-from tests.codegen.norms import package_of
 
 
 def programs(spec, **attrs):
@@ -52,7 +51,7 @@ output y[..., D] = (x - s) / m
 update s = m
 """
     definition = load_definition(Source("n.norm", text), {})
-    (found,) = strategies(definition.program, definition.source, "f")
+    (found,) = strategies(definition.program, definition, "f")
     assert written(found.plans)[1:] == [["y"], ["s"]]
 
 
@@ -80,28 +79,7 @@ save rstd[...] = rsqrt(mean[G, E](x^2) + 1)
 output s[..., G] = max[E](abs(x * rstd))
 """
     definition, derived = programs(text)
-    assert strategies(definition.program, definition.source, "f")
-    (found,) = strategies(derived, definition.source, "b")
+    assert strategies(definition.program, definition, "f")
+    (found,) = strategies(derived, definition, "b")
     whole = next(t for t in derived.operands if t.name == "x")
     assert any(t.axes == whole.axes for t in found.temporaries)  # stored first, and compared as stored
-
-
-# -------------------------------------------------------------------------------------------------- shared
-
-# Of rows that are whole images.
-SOFTMAX = """norm maps "Attention over all places of an image."
-input  x[B, C, ...]
-output y[B, C, ...] = exp(x - max[...](x)) / sum[...](exp(x - max[...](x)))
-"""
-
-
-def test_groups_of_several_rows_are_shared_anyway():
-    """Images in rows, as groups of channels are."""
-    in_rows = "norm n\ninput x[B, H, W]\noutput y[B, H, W] = x - mean[H, W](x)\n"
-    assert [s.name for s in package_of(in_rows).forward.strategies] == ["fused", "split"]
-
-
-def test_a_maximum_and_the_sum_that_needs_it_are_shared_one_after_the_other():
-    (shared,) = [s for s in package_of(SOFTMAX).forward.strategies if s.name == "shared"]
-    assert [kernel.forms[0].form for kernel in shared.kernels] == ["multipass", "multipass", "batch"]
-    assert [t.name for t in shared.temporaries] == ["t1", "t2"]

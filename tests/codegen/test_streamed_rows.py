@@ -27,7 +27,7 @@ HOWS: dict[str, dict[str, object]] = {
     "usual": {},
     "accumulated": {"accumulate": True},
     "in place": {"in_place": True},
-    "padded": {"padded": True},
+    "padded": {"pitch": "padded"},
 }
 
 

@@ -13,9 +13,8 @@ from normgen.launching.quantities import WAITED
 from normgen.package.device_functions import inlined
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import alternatives, candidates, choose_strategy, predicted
+from normgen.runtime.planning.choose import candidates, fastest, predicted
 from normgen.runtime.planning.registry import family_of
-from tests.fakes.machine import need_nvrtc
 from tests.ir.specs import bundled
 
 
@@ -93,7 +92,7 @@ def test_kernels_that_wait_for_peers_have_more_rows_on_their_way(name, length):
     package = told(name).package
     direction, record = Norm(package).dispatcher("forward").direction, package.forward
     binding = bind_sizes(direction, {"...": 8192, "D": length}, "bf16").binding
-    (taken,) = choose_strategy(alternatives(record, binding, USUAL_MACHINE)).kernels
+    (taken,) = fastest(record, binding, USUAL_MACHINE).kernels
     (every,) = candidates(record.strategies[0], binding, USUAL_MACHINE)
     us, schedules = np.array(predicted(every)), [each.schedule for each in every]
     waited = family_of(taken.kernel).quantities(taken.kernel, taken.call, schedules)[WAITED][: len(us)]
@@ -102,10 +101,10 @@ def test_kernels_that_wait_for_peers_have_more_rows_on_their_way(name, length):
     assert min(waited) > 0 and us[schedules.index(taken.schedule)] <= 1.1 * min(us)
 
 
+@pytest.mark.nvrtc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize(("ranks", "length"), [(2, 4096), (3, 100), (8, 7)])
 def test_kernels_compile_without_a_warning(ranks, length, arch):
-    need_nvrtc()
     for name in ("rmsnorm", "layernorm", "softmax"):
         norm = Norm(told(name, ranks=ranks).package)
         dispatcher = norm.dispatcher("forward")

@@ -68,6 +68,12 @@ SPECS = {
     + "output y[D] = x + s\nupdate s = 0.5 * s\n",
     "of one row that is summed": "norm line\ninput x[D]\nstate s[D] = 1\n"
     + "output y[D] = x + s\noutput t[] = sum[D](x + s)\nupdate s = 0.5 * s\n",
+    "that rows read, and their sums update": ROWS
+    + "state s[D] = 0\n"
+    + OF_A_ROW.replace("x * r * w", "x * r * w - s")
+    + "update s = s + mean[B, S](x)\n",
+    "the same without statistics of rows": "norm sums\ninput x[B, D]\nstate s[D] = 0\n"
+    + "output y[B, D] = x - s\nupdate s = s + sum[B](x)\n",
     "of all elements": ROWS + OF_A_ROW + "state s[B, S, D] = 0\nupdate s = s + mean[D](s) * x\n",
 }
 SIZES = {"B": 3, "G": 2, "C": 5, "...": 33, "S": 7, "D": 40, "E": 11}

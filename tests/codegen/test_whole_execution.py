@@ -77,7 +77,7 @@ def test_rows_that_teams_hold(call: Call) -> None:
 WAYS = (
     {"wrt": ("w",), "accumulate": True},
     {"in_place": True},
-    {"given_out": True, "offset": 3, "padded": True},
+    {"given_out": True, "offset": 3, "pitch": "padded"},
 )
 
 

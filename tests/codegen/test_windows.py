@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
-from normgen.families.windows.launch.choose import space
-from normgen.families.windows.launch.family import Windows
+from normgen.families.windows.launch.family import Windows, every
 from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit
 from normgen.launching.call import INT_LIMIT, Call
@@ -32,12 +31,12 @@ MISFITS = [
     (
         "norm a\ninput x[B, C]\noutput y[B, C] = sum[C: -1 .. 1](x) / sum[C](x^2)\n",
         "forward",
-        r"reduces over \[C\] beside its windows",
+        r"reduces over \[C\] as well as over windows",
     ),
     (
         text(WITHIN, "H: -2 .. 2, W: -2 .. 2", "let"),
         "backward",
-        "a window of 25 neighbours takes one of 25 for each of them",
+        "sums windows of 25 elements within windows of 25",
     ),
 ]
 
@@ -67,7 +66,7 @@ def test_accesses_are_as_wide_as_memory_lets_them_be():
     def offered(dtype: str = "bf16", **how: int) -> tuple[set[str], int]:
         """The forms of all schedules, and the widest vector; what is taken is one of these."""
         call = Call(bound(package.forward, dtype, **lengths, **how), H200)
-        found = list(space(kernel(package, "forward"), call))
+        found = list(every(kernel(package, "forward"), call))
         assert found[0] in found[1:] or len(found) == 1
         return {s.form for s in found}, max(s.vector for s in found)
 
@@ -93,7 +92,7 @@ def test_every_element_has_a_thread(batch, channels, places, direction, spec, dt
     call, record = Call(binding, device), kernel(package, direction)
     image = call.size(record.image)
     elements = batch * channels * places
-    for s in space(record, call):
+    for s in Windows().space(record, call):
         (launch,) = Windows().lower(record, call, s).launches
         threads = launch.grid[0] * launch.block[0]
         assert launch.grid[1:] == (1, 1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
+from normgen.families.windows.launch.shape import shape_of
 from normgen.families.windows.launch.space import made as every_one
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS
@@ -71,10 +72,10 @@ def test_windows_stay_within_their_group(form):
     prove(found, case(found, {"B": 2, "G": 2, "C": 4, "rest": 9}))
 
 
-@pytest.mark.parametrize(("offset", "padded"), [(1, True), (2, False)])
-def test_any_address_and_stride(offset, padded):
+@pytest.mark.parametrize(("offset", "pitch"), [(1, "padded"), (2, "")])
+def test_any_address_and_stride(offset, pitch):
     found = subject(text())
-    where = case(found, {"B": 2, "C": 8, "rest": 16}, "f16", offset=offset, padded=padded, given_out=True)
+    where = case(found, {"B": 2, "C": 8, "rest": 16}, "f16", offset=offset, pitch=pitch, given_out=True)
     prove(found, where)
 
 
@@ -167,11 +168,11 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
 
     def run(pick):
         def choose(record, call):
-            made["schedules"] = every_one(record, call)
+            made["schedules"] = every_one(record, shape_of(record, call))
             made["chosen"] = pick(made["schedules"])
             return made["chosen"]
 
-        monkeypatch.setattr("normgen.families.windows.launch.choose.choose", choose)
+        monkeypatch.setattr("normgen.families.windows.launch.family.choose", choose)
         return np.asarray(Norm(package).on(CHECKED).forward(x=values).y).tobytes()
 
     orders = {False: run(lambda found: found[0])}

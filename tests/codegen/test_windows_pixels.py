@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.windows.launch import choose
 from normgen.families.windows.launch import family as windows
 from normgen.families.windows.launch.family import Windows
 from normgen.families.windows.launch.pixels import staged_bytes
 from normgen.families.windows.launch.schedule import WindowSchedule
+from normgen.families.windows.launch.shape import shape_of
 from normgen.families.windows.launch.space import made
 from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
@@ -50,12 +50,13 @@ def taking(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
     """Has pixels taken, in blocks and ranges of other sizes."""
 
     def pick(record, call) -> WindowSchedule:
-        s = next(s for s in made(record, call) if s.form == "pixels")
+        there = shape_of(record, call)
+        s = next(s for s in made(record, there) if s.form == "pixels")
         s = replace(s, **shape)
         s = replace(s, ranges=-(-s.steps // s.length))
-        return replace(s, shared=staged_bytes(record, call, s))
+        return replace(s, shared=staged_bytes(there, s))
 
-    monkeypatch.setattr(choose, "choose", pick)
+    monkeypatch.setattr(windows, "choose", pick)
 
 
 @pytest.mark.parametrize(("dtype", "spec"), [("f32", text()), ("bf16", AGAIN)], ids=["f32", "bf16"])
@@ -84,12 +85,10 @@ def test_windows_of_any_reach(monkeypatch, window, chunk):
     prove(found, case(found, {"B": 1, "C": 21, "rest": 37}))
 
 
-@pytest.mark.parametrize(("offset", "padded"), paired([1, 2, 3], [False, True]))
-def test_any_address(offset, padded):
+@pytest.mark.parametrize(("offset", "pitch"), paired([1, 2, 3], ["", "padded"]))
+def test_any_address(offset, pitch):
     found = subject(AGAIN, "pixels")
-    prove(
-        found, case(found, {"B": 3, "C": 9, "rest": 47}, "f16", offset=offset, padded=padded, given_out=True)
-    )
+    prove(found, case(found, {"B": 3, "C": 9, "rest": 47}, "f16", offset=offset, pitch=pitch, given_out=True))
 
 
 def test_the_same_bits_whatever_the_batch_and_the_ranges(monkeypatch):

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from normgen.families.rows.launch import choose
-from normgen.families.rows.launch.choose import Ways
 from normgen.families.rows.launch.legal import legal
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.space import neighbours, starts
 from normgen.launching.machine import Machine
+from normgen.launching.pick import Ways
 
 Offers = Callable[[RowShape, Machine], Iterable[RowSchedule]]
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from normgen.diagnostics import Source
-from normgen.families.windows.launch.choose import choose
+from normgen.families.windows.launch.family import choose
 from normgen.families.windows.launch.schedule import WindowSchedule
 from normgen.launching.launch import Binding
 from normgen.launching.machine import Machine

@@ -1,4 +1,4 @@
-"""The site, built anew and served on this machine, and a browser that reads it.
+"""The site, built and served on this machine, and a browser that reads it.
 
 Where there is no browser, these tests are skipped with the command that installs it, and fail if
 `NORMGEN_TEST_BROWSER` is set, as it is in CI.

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 from xml.etree import ElementTree
+
+import pytest
 
 from normgen import bundled
 from tools.docs import bandwidth
 from tools.docs.gallery import GROUPS, attrs_of, index, page, users
+from tools.docs.thumbnail import SHARED
 
 SECTIONS = ["Formulas", "Calls", "What is saved", "Bytes", "Bandwidth", "Kernels"]
 
@@ -27,12 +31,42 @@ def test_every_bundled_spec_is_in_one_group_and_in_the_index() -> None:
     assert set(re.findall(r"\]\((\w+)\.md\)", index())) == set(bundled.names())
 
 
+@pytest.mark.parametrize(
+    "name, cells",
+    [
+        ("layernorm", 9),
+        ("batchnorm", 9),
+        ("groupnorm", 6),
+        ("layernorm2d", 3),
+        ("local_response_norm", 2),
+        ("dyt", 1),
+    ],
+)
+def test_the_index_shows_what_shares_a_statistic(name: str, cells: int) -> None:
+    (line,) = (line for line in index().splitlines() if f"]({name}.md)" in line)
+    picture = ElementTree.fromstring(line.split("|")[1].strip())
+    highlighted = [each for each in picture if each.get("fill") == SHARED]
+    assert len(highlighted) == cells and len(picture) > cells
+    assert max(float(each.get("x", 0)) for each in highlighted) < float(picture.get("width", 0))
+
+
+def test_labels_of_a_chart_are_inside_and_apart() -> None:
+    (found,) = re.findall("<div>(.*)</div>", bandwidth.bandwidth("rmsnorm"))
+    picture = ElementTree.fromstring(found)
+    width, height = map(float, picture.get("viewBox", "").split()[2:])
+    labels = [each for each in picture.iter() if each.tag.endswith("text")]
+    places = [(float(each.get("x", 0)), float(each.get("y", 0))) for each in labels]
+    assert all(0 <= x <= width - 4 and 0 <= y <= height for x, y in places)
+    turned = [x for each, (x, _) in zip(labels, places, strict=True) if each.get("transform")]
+    assert len(turned) == 2 * 15 and min(b - a for a, b in pairwise(turned)) > 12, "a label for each width"
+
+
 def test_a_page_has_everything() -> None:
     shown = text("rmsnorm")
     assert re.findall("^## (.*)", shown, re.MULTILINE) == SECTIONS
-    assert "Found in Ignis" in shown and "norm(x, w=None, *, eps: float = 1e-06, " in shown
+    assert "Found in Transformer Engine" in shown and "norm(x, w=None, *, eps: float = 1e-06, " in shown
     assert "| `rstd` | 32768 | f32 | 131 KB |" in shown
-    assert "### Backward: " in shown and "of the least possible" in shown
+    assert "### Backward: " in shown and "times the minimum" in shown
     assert "extern" in shown and "rmsnorm.norm:9" in shown and "struct Vector" not in shown
     assert shown.count("<svg") == 3
 

@@ -24,9 +24,9 @@ def test_every_public_name_has_its_place() -> None:
 
     pages = {page.path: re.findall(r"^## (\w+)$", page.text, re.MULTILINE) for page in api()}
     named = [name for name in normgen.__all__ if name != "__version__"]
-    assert pages["reference/api-normgen.md"] == [*named, "Norm", "Plan", "SpreadNorm", "Ranks"]
+    assert pages["reference/api-normgen.md"] == [*named, "Norm", "Plan", "SpreadNorm", "Ranks", "Report"]
     assert {"LayerNorm", "RMSNorm", "from_spec"} < set(pages["reference/api-torch-nn.md"])
-    functions = {"load", "patch", "unpatch", "NormFunction", "SpreadFunction", "SummedFunction"}
+    functions = {"load", "patch", "unpatch", "NormFunction", "SpreadFunction", "SummedFunction", "Report"}
     assert functions == set(pages["reference/api-torch.md"])
 
 
@@ -47,10 +47,30 @@ def test_a_public_name_without_a_docstring_is_a_fault(text: str, fault: str | No
     (tmp_path / "fake.py").write_text(f'"""A module."""\n__all__ = ["f"]\n{text}')
     found = griffe.load("fake", search_paths=[tmp_path])
     if fault is None:
-        assert "fake.f(x, /, *, y: int = 1)\n```\n\nTwice." in page(found, Module("fake", "fake"), found)
+        assert "fake.f(x, /, *, y: int = 1)\n```\n\nTwice." in page(found, Module("fake", "fake"), found, {})
         return
     with pytest.raises(Undocumented, match=fault):
-        page(found, Module("fake", "fake"), found)
+        page(found, Module("fake", "fake"), found, {})
+
+
+@pytest.mark.site
+def test_parameters_are_lists_and_types_are_explained(tmp_path: Path) -> None:
+    import griffe
+
+    from tools.docs.api import Module, page
+
+    (tmp_path / "fake.py").write_text(
+        '"""A module."""\n__all__ = ["Kept", "load"]\nName = str | int\nKEEP = "keep"\n'
+        'class Kept:\n    """Kept."""\n    def __call__(self): """Call it."""\n'
+        "def load(name: Name, how: str = KEEP) -> Kept:\n"
+        '    """Load.\n\n    name: of a file. how: "keep" or\n    not. Raises KeyError.\n    """\n'
+    )
+    found = griffe.load("fake", search_paths=[tmp_path])
+    text = page(found, Module("fake", "fake"), found, {"fake.Kept": "fake.md#kept"})
+    assert "### Kept.\\_\\_call\\_\\_\n" in text
+    assert "fake.load(name: Name, how: str = 'keep') -> Kept" in text
+    assert "Types: `Name` is `str | int`; [`Kept`](fake.md#kept)." in text
+    assert 'Load.\n\n- `name`: of a file.\n- `how`: "keep" or\n  not.\n\nRaises KeyError.\n' in text
 
 
 def test_every_command_and_option_has_its_place() -> None:

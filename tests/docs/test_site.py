@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -120,6 +121,37 @@ def test_every_page_is_reached_from_home(visit: Visit, address: str) -> None:
     assert set(visit.pages) - seen == {f"{address}/404.html"}
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["index", "how/performance", "gallery/index", "reference/api-torch"])
+def test_pages_fit_their_window(name: str, width: int, address: str, page: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{address}/{name}.html")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if width > 1000:
+        wide = (
+            """all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 60))"""
+        )
+        assert page.eval_on_selector_all("article .md-typeset__scrollwrap", wide) == []
+
+
+def test_code_of_the_home_page_is_not_cut_off(page: Any) -> None:
+    """Nor does the button that copies it cover any."""
+    covered = page.eval_on_selector_all(
+        "article pre > code", "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+    )
+    assert covered == []
+    field = page.locator(".md-search").bounding_box()
+    side = page.locator(".md-header__inner").bounding_box()
+    assert side["x"] + side["width"] - field["x"] - field["width"] < 40, "the search field ends the header"
+
+
+def test_results_of_runs_are_not_searched(built: Path) -> None:
+    found = json.loads((built / "search.json").read_text(encoding="utf-8"))
+    places = [item["location"] for item in found["items"]]
+    assert any(place.startswith("how/performance") for place in places)
+    assert not [place for place in places if place.startswith("files/")]
+
+
 def test_formulas_are_typeset(visit: Visit, page: Any) -> None:
     """As MathML that the browser lays out, and nowhere as TeX."""
     tex = [url for url, read in visit.pages.items() if re.search(r"\$\$|\$\\|\\frac|\\sqrt", read.prose)]
@@ -134,6 +166,7 @@ def test_formulas_are_typeset(visit: Visit, page: Any) -> None:
 
 def test_specs_are_coloured(visit: Visit, page: Any) -> None:
     assert not [url for url, read in visit.pages.items() if "```" in read.prose]
+    page.goto(next(url for url in visit.pages if url.endswith("gallery/rmsnorm.html")))
     assert page.locator("pre .kd").first.inner_text() == "norm"
     colours = page.evaluate(
         """['.kd', '.sd'].map(e => getComputedStyle(document.querySelector(`pre ${e}`)).color)"""

@@ -55,6 +55,8 @@ def test_what_is_given_when_loading_is_folded() -> None:
         (np.float64(0.1), Fraction(1, 10)),
         (np.float32(0.5), Fraction(1, 2)),
         (np.int64(3), Fraction(3)),
+        (True, Fraction(1)),
+        (np.bool_(False), Fraction(0)),
     ):
         assert attrs(a=given)["a"] == (value, True)
         y = load(ATTRS, a=given, b=1).program.results[0].expr
@@ -65,15 +67,15 @@ def test_what_is_given_when_loading_is_folded() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"a": -1e-9}, "`a` is -1e-09, which is out of its range"),
-        ({"n": True}, "`n` is an int; True (bool) was given"),
-        ({"n": 10**400}, "`n` is an integer of more than 64 bits"),
-        ({"flag": 1}, "`flag` is a bool; 1 (int) was given"),
-        ({"a": False}, "`a` is a float; False (bool) was given"),
-        ({"a": math.inf}, "`a` is inf; attrs are finite"),
+        ({"a": -1e-9}, "`a` is -1e-09, which is outside its range"),
+        ({"n": True}, "`n` must be an int, not True (bool)"),
+        ({"n": 10**400}, "`n` does not fit 64 bits"),
+        ({"flag": 1}, "`flag` must be a bool, not 1 (int)"),
+        ({"a": None}, "`a` must be a float, not None (NoneType)"),
+        ({"a": math.inf}, "`a` must be finite, not inf"),
         ({"a": 1e39}, "`a` is larger than the largest float32, 3.402823e+38"),
         ({"a": 10**400}, "`a` is larger than the largest float32, 3.402823e+38"),
-        ({"a": np.zeros(2)}, "`a` is a float; array([0., 0.]) (ndarray) was given"),
+        ({"a": np.zeros(2)}, "`a` must be a float, not array([0., 0.]) (ndarray)"),
     ],
 )
 def test_given_values_that_do_not_fit(given: dict[str, object], message: str) -> None:
@@ -83,12 +85,12 @@ def test_given_values_that_do_not_fit(given: dict[str, object], message: str) ->
 @pytest.mark.parametrize(
     ("attr", "message"),
     [
-        ("attr a > 0 = 0", "the default of `a` is 0, which is out of its range"),
-        ("attr a: bool = 1", "the default of `a` is a bool"),
-        ("attr a: int = true", "the default of `a` is an int"),
-        ("attr a: int = 4 / 2", "the default of `a` is an int"),
-        ("attr a: bool >= 0 = true", "`a` is a bool, and bools have no range"),
-        ("attr b\nattr a = b", "the default of `a` is not known at compile time"),
+        ("attr a > 0 = 0", "the default of `a` is 0, which is outside its range"),
+        ("attr a: bool = 1", "the default of `a` must be a bool"),
+        ("attr a: int = true", "the default of `a` must be an int"),
+        ("attr a: int = 4 / 2", "the default of `a` must be an int"),
+        ("attr a: bool >= 0 = true", "`a` is a bool, and a bool has no range"),
+        ("attr b\nattr a = b", "the default of `a` is unknown at compile time"),
         ("attr a: bool", "attr `a` has no value, and a bool needs one"),
     ],
 )

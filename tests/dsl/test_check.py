@@ -134,47 +134,50 @@ def test_names_inside_functions() -> None:
         ("let v = silu", "name: `silu` is a function"),
         ("let v = x(w)", "name: `x` is a value, not a function"),
         ("let v = size(x)", "name: `size` takes axes"),
-        ("fn size(v) = v", "name: `size` is a word of the language and cannot be redefined"),
+        ("fn size(v) = v", "name: `size` is part of the language and cannot be redefined"),
         (
             "let v = sum[D](x)\nfn sum(v) = v",
-            "name: `sum` is called above, where it is another function",
+            "name: `sum` is defined after a call of the function that it replaces",
         ),
-        ("fn sum(v) = sum[D](v)", "name: `sum` calls itself; functions are expanded where they are called"),
-        ("fn exp(v) = v\nfn exp(v) = 2 * v", "name: function `exp` is defined already"),
+        (
+            "fn sum(v) = sum[D](v)",
+            "name: `sum` calls itself, but functions are expanded where they are called",
+        ),
+        ("fn exp(v) = v\nfn exp(v) = 2 * v", "name: function `exp` is already defined"),
         # Axes.
-        ("let v = max[B, D](w)", "axes: max over `B`, which the value lacks"),
+        ("let v = max[B, D](w)", "axes: the argument of this max does not vary over `B`"),
         # Arguments.
         ("let v = sum[D](x, w)", "arguments: `sum` takes one argument, not 2"),
         ("let v = mean[D]", "arguments: `mean` has no arguments here"),
         # Windows.
         (
             "let v = sum[D: 0..99999999](x)",
-            "window: a window from 0 to 99999999; its ends lie within 1048576",
+            "window: the window from 0 to 99999999 reaches beyond 1048576 elements",
         ),
         ("let v = size[D: 0..1]", "window: `size` takes axes, not windows"),
         (
             "fn f[A](v) = sum[A: 0..1](v)\nlet v = f[B, D](x)",
-            "window: a window over a function's axis, which stands for several axes here",
+            "window: the function sums over a window of one axis, but this call passes 2",
         ),
         # Integers and numbers.
-        ("let v = (0 - 8)^0.5", "number: a root of a negative number"),
+        ("let v = (0 - 8)^0.5", "number: root of a negative number"),
         ("let v = log(0)", "number: the logarithm of a number that is not above 0"),
-        ("let v = x^1001", "number: an exponent of 1001; constant exponents are at most 1000"),
+        ("let v = x^1001", "number: the exponent is 1001, but a constant exponent is at most 1000"),
         ("let v = 1e30 * 1e30", "number: this constant is larger than the largest float32, 3.402823e+38"),
         ("let v = 0^-1", "number: division by zero"),
-        ("let v = k // 2", "integer: an operand of `//` is a compile-time integer"),
+        ("let v = k // 2", "integer: an operand of `//` must be an integer known at compile time"),
         # Types.
-        ("let v = flag", "type: a bool stands only as a condition"),
+        ("let v = flag", "type: a bool is a condition, not a number"),
         # Tensors.
-        ("input v[B]: like u", "name: no tensor `u` above"),
+        ("input v[B]: like u", "name: no tensor `u` is declared above"),
         # States.
-        ("update v = x", "name: no state `v` above"),
+        ("update v = x", "name: no state `v` is declared above"),
         (
             "state v[D] = 0\nupdate v = x",
             "axes: `v` is declared without axis `B`, but its value varies over it",
         ),
         # What is differentiated.
-        ("grad last wrt k", "grad: `k` is an attr, and attrs are not differentiated"),
+        ("grad last wrt k", "grad: `k` is an attr, and an attr has no gradient"),
         ("grad last wrt x, x", "grad: `x` is listed twice"),
         ("grad last wrt last", "grad: `last` is not an input, a param or a `let`"),
         ("grad last wrt x\ngrad last wrt w", "grad: a second `grad`"),
@@ -207,14 +210,14 @@ output y[..., D] = a * b * c * d * e * w * m
         ("name", "`unknown` is not defined"),
         ("axes", "`d` is declared without axis `D`, but its value varies over it"),
         ("number", "division by zero"),
-        ("type", "a comparison stands only as a condition"),
+        ("type", "a comparison is a condition, not a number"),
         ("name", "`other` is not defined"),
     ]
 
 
 def test_a_spec_reads_and_writes() -> None:
     text = "norm t\nparam w[]\noutput y[] = w\ninput x[D]\n"
-    assert faults(text) == [("input", "`y` takes its dtype from the first input, which stands below it")]
+    assert faults(text) == [("input", "`y` takes its dtype from the first input, which is declared below it")]
 
 
 # ---- bounds

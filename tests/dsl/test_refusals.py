@@ -80,6 +80,7 @@ def test_characters_that_hide_something(text: str) -> None:
         "norm t\nlet a = x" + "[D](x)" * 500,
         "norm t\nlet a = " + "f(" * 1_500 + "x" + ")" * 1_500,
         "norm t\nlet a = " + "9" * 4_000,
+        "norm t\nlet a = x[" + "D, " * 1_600 + "1",
     ],
     ids=lambda text: f"{text[:20]!r}{len(text)}",
 )
@@ -139,15 +140,19 @@ def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
 BUNDLED = [path.read_text(encoding="utf-8") for path in sorted(SPECS.glob("*.norm"))]
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\d+\.?\d*(?:e-?\d+)?|\"[^\"]*\"|\.\.\.|\S|\n")
 
+ELSEWHERE = "** -> <- => := === <> ++ && || × − ≤ … “ ’ γ ½ \\ INPUT Norm lambda f 4096 -1"
+SIGNS = st.sampled_from(ELSEWHERE.split())
+
 
 @st.composite
 def damaged_specs(draw: st.DrawFn) -> str:
-    """A bundled spec with a few words dropped, doubled, swapped or taken from elsewhere."""
+    """A bundled spec with a few words dropped, doubled, swapped, or replaced by words of other specs or signs
+    of other languages."""
     words = WORD.findall(draw(st.sampled_from(BUNDLED)))
     others = WORD.findall(draw(st.sampled_from(BUNDLED)))
     for _ in range(draw(st.integers(1, 4))):
         at, other = draw(st.integers(0, len(words) - 1)), draw(st.integers(0, len(others) - 1))
-        match draw(st.sampled_from(["drop", "double", "take", "swap"])):
+        match draw(st.sampled_from(["drop", "double", "take", "swap", "sign"])):
             case "drop":
                 del words[at]
             case "double":
@@ -156,6 +161,8 @@ def damaged_specs(draw: st.DrawFn) -> str:
                 words[at] = others[other]
             case "swap":
                 words[at], words[at - 1] = words[at - 1], words[at]
+            case "sign":
+                words[at] = draw(SIGNS)
     return " ".join(words)
 
 
@@ -172,7 +179,7 @@ def check(text: str, attrs: dict[str, object]) -> None:
         assert render_all(definition.warnings, source) is not None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     damaged_specs(),
     st.dictionaries(st.sampled_from(["groups", "eps", "n", "training"]), ATTR_VALUES, max_size=2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 
 import lark
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from normgen.dsl import ast
 from normgen.dsl.build import Builder
 from normgen.dsl.show import show_ast, show_expression
+from tools import parser_tables
 
 from .loading import refused, tree
 from .trees import SPECS
@@ -25,7 +27,14 @@ def expression(text: str) -> ast.Expression:
 def test_the_grammar_has_no_conflicts() -> None:
     """`strict` refuses terminals that overlap and rules that shadow one another."""
     grammar = files("normgen.dsl").joinpath("norm.lark").read_text(encoding="utf-8")
-    lark.Lark(grammar, parser="lalr", lexer="basic", start=["spec", "prelude"], strict=True)
+    made = lark.Lark(grammar, parser="lalr", lexer="basic", start=["spec", "prelude"], strict=True)
+    assert made.rules
+
+
+def test_the_tables_are_those_of_the_grammar() -> None:
+    made = json.loads(parser_tables.TABLES.read_text(encoding="utf-8"))
+    assert made["digest"] == parser_tables.digest(), "run `python -m tools.parser_tables`"
+    assert made["data"]["options"] == parser_tables.OPTIONS
 
 
 def test_every_rule_has_a_builder() -> None:

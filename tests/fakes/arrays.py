@@ -84,6 +84,8 @@ class TorchTensor:
     def data_ptr(self) -> int:
         return self.pointer
 
+    const_data_ptr = data_ptr
+
     def is_neg(self) -> bool:
         return False
 

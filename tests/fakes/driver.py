@@ -1,7 +1,7 @@
 """A CUDA driver in pure Python, behind the runtime's seam: it compiles to a digest and only records launches.
 
 Device memory has addresses that mean nothing to the host, so that touching them would crash, and every copy
-between host and device is counted.
+between host and device is counted. What a driver refuses of a launch, it refuses (`refusals`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from normgen.devices.cuda.compile import OPTIONS
 from normgen.devices.cuda.driver import FunctionReport, Loaded
 from normgen.errors import CompileError, DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, Fire, Launch
-from normgen.launching.machine import Machine
+from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine
+from tests.fakes.refusals import why_refused
 
 BASE = 0x7F00_0000_0000
 
@@ -41,7 +42,7 @@ class FakeFunction:
     context: FakeContext
     module: bytes
     entry: str
-    shared: int = 0
+    shared: int = 0  # that was asked for
     large_clusters: bool = False
 
 
@@ -68,6 +69,9 @@ class FakeContext:
     def __exit__(self, *_: Any) -> None:
         assert self.driver.stack.pop() is self
 
+    def compile(self, source: str) -> bytes:
+        return self.driver.compile(source, self.device.arch)
+
     def load(self, binary: bytes) -> bytes:
         if not binary.startswith(b"fake cubin for " + self.device.arch.encode()):
             raise DriverError("CUDA: no kernel image is available")
@@ -81,19 +85,28 @@ class FakeContext:
         return FunctionReport(registers=32, local=0, shared=self.driver.static_shared, threads=1024)
 
     def allow_shared(self, function: FakeFunction, size: int) -> None:
+        if size > self.device.shared_per_block - self.driver.static_shared:
+            raise DriverError(f"CUDA: cuFuncSetAttribute failed: {size} bytes of shared memory")
         function.shared = size
 
     def allow_large_clusters(self, function: FakeFunction) -> None:
+        if not self.device.clusters:
+            raise DriverError("CUDA: cuFuncSetAttribute failed: there are no clusters")
         function.large_clusters = True
 
     def launcher(self, loaded: Loaded, launch: Launch) -> Fire:
         grid, block, early = launch.grid, launch.block, launch.programmatic
+        most = self.device.max_cluster
         assert type(grid) is tuple and type(block) is tuple
         assert self.device.programmatic or not early, "what the device does not allow"
 
         def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
             function: FakeFunction = loaded.handle
             assert function.context is self, "launched in another context than it was loaded in"
+            allowed = max(function.shared, ORDINARY_SHARED - self.driver.static_shared)
+            largest = most if function.large_clusters else min(PORTABLE_CLUSTER, most)
+            if why := why_refused(grid, block, launch.shared, allowed, launch.cluster, largest):
+                raise DriverError(f"CUDA: cuLaunchKernelEx failed: {why}")
             made = Launched(self, function.entry, grid, block, launch.shared, packed, stream, early)
             self.driver.launches.append(made)
 

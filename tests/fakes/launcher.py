@@ -7,8 +7,12 @@ from typing import Any, NamedTuple
 
 from normgen.devices.host import launcher
 from normgen.devices.launch_kernel import LaunchKernel, address_of
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.calls.prepared import PreparedCall
 from normgen.torch.native import Launcher
+from tests.fakes.refusals import why_refused
+
+INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE
 
 
 class Launched(NamedTuple):
@@ -38,6 +42,9 @@ class HostLauncher:
         if code:
             return code() if callable(code) else code
         told, entry = configuration.contents, launcher.step_of(function).launch.entry
+        size = (*told.grid,), (*told.block,), told.shared
+        if why_refused(*size, HOST_MACHINE.shared_per_block):
+            return INVALID_VALUE
         self.launches.append(Launched(entry, tuple(told.grid), tuple(told.block), told.stream or 0))
         assert arguments is None and [extra[0], extra[2], extra[4]] == [1, 2, None]
         return launcher.launch(configuration, function, arguments, extra)

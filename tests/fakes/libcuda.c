@@ -3,10 +3,12 @@
  *
  * It keeps what matters here honest: a stack of current contexts for each thread, the context that a
  * module, a stream or memory belongs to, and the refusals of the real driver (no current context: 201;
- * another one current than the function's: 201; no device: 100). Calls are written, one per line, to the
- * file named by FAKE_CUDA_LOG. FAKE_CUDA_DEVICES is the number of devices (default 1), FAKE_CUDA_MAJOR
- * their generation (default 9), FAKE_CUDA_VERSION the driver's version (default 13000): one before 13
- * takes no binaries. Whatever else PyCUDA binds is a stub that answers 801. */
+ * another one current than the function's: 201; no device: 100; a launch that the device has no place
+ * for: `refused`). A binary that begins with "fake cubin cluster 4;" has clusters of 4 blocks. Calls are
+ * written, one per line, to the file named by FAKE_CUDA_LOG. FAKE_CUDA_DEVICES is the number of devices
+ * (default 1), FAKE_CUDA_MULTIPROCESSORS what each has (default 132), FAKE_CUDA_MAJOR their generation
+ * (default 9), FAKE_CUDA_VERSION the driver's version (default 13000): one before 13 takes no binaries.
+ * Whatever else PyCUDA binds is a stub that answers 801. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -15,11 +17,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a device has and a kernel takes. */
+enum {
+    THREADS_OF_ONE = 2048, REGISTERS_OF_ONE = 65536, USUAL_SHARED = 49152, RESERVED_SHARED = 1024,
+    MOST_THREADS = 1024, STATIC_SHARED = 512, LOCAL = 16, REGISTERS = 40,
+};
+
 typedef int Result;
 typedef uint64_t Pointer;
 typedef struct { int device, primary, dead, number; } Context;
-typedef struct { Context* context; } Module;
-typedef struct { Module* module; char name[200]; int shared; } Function;
+typedef struct { Context* context; int cluster; } Module;
+typedef struct { Module* module; char name[200]; int shared, large_clusters; } Function;
 typedef struct { Context* context; } Stream;
 
 static __thread Context* stack[64];
@@ -28,6 +36,8 @@ static Context primaries[8];
 static Pointer next_address = 0x7f0000000000;
 static struct { Pointer start; size_t size; char* content; Context* context; } blocks[4096];
 static int block_count, contexts;
+static __thread void* captured; /* the stream that a graph is made of */
+static __thread Function* node; /* and what was launched on it */
 
 static void note(const char* format, ...) {
     const char* path = getenv("FAKE_CUDA_LOG");
@@ -41,7 +51,12 @@ static void note(const char* format, ...) {
     fclose(file);
 }
 static Context* current(void) { return depth ? stack[depth - 1] : 0; }
-static int devices(void) { const char* n = getenv("FAKE_CUDA_DEVICES"); return n ? atoi(n) : 1; }
+static int given(const char* name, int usual) { const char* n = getenv(name); return n ? atoi(n) : usual; }
+static int devices(void) { return given("FAKE_CUDA_DEVICES", 1); }
+static int multiprocessors(void) { return given("FAKE_CUDA_MULTIPROCESSORS", 132); }
+static int major(void) { return given("FAKE_CUDA_MAJOR", 9); }
+static int most_shared(void) { return major() < 9 ? 166912 : 232448; } /* of a block; of all: */
+static int shared_of_one(void) { return most_shared() + RESERVED_SHARED; }
 static const char* name_of(Context* c) {
     static __thread char text[40];
     if (!c) return "none";
@@ -65,7 +80,7 @@ Result cuGetProcAddress_v2(const char* symbol, void** f, int version, uint64_t f
 }
 /* NVRTC asks for tables of its own where there is a driver, and does without. */
 Result cuGetExportTable(const void** table, const void* id) { *table = 0; return 500; }
-static int version(void) { const char* v = getenv("FAKE_CUDA_VERSION"); return v ? atoi(v) : 13000; }
+static int version(void) { return given("FAKE_CUDA_VERSION", 13000); }
 Result cuDriverGetVersion(int* v) { *v = version(); return 0; }
 Result cuDeviceGetCount(int* n) { *n = devices(); return 0; }
 Result cuDeviceGet(int* d, int i) { *d = i; return i < devices() ? 0 : 101; }
@@ -75,14 +90,14 @@ Result cuDeviceTotalMem_v2(size_t* n, int d) { *n = 141ull << 30; return 0; }
 Result cuDeviceGetAttribute(int* v, int a, int d) {
     switch (a) {
         case 8: *v = 49152; break;
-        case 16: *v = 132; break;
-        case 39: *v = 2048; break;
-        case 75: *v = getenv("FAKE_CUDA_MAJOR") ? atoi(getenv("FAKE_CUDA_MAJOR")) : 9; break;
+        case 16: *v = multiprocessors(); break;
+        case 39: *v = THREADS_OF_ONE; break;
+        case 75: *v = major(); break;
         case 38: *v = 62914560; break;
         case 76: *v = 0; break;
-        case 81: *v = 233472; break;
-        case 82: *v = 65536; break;
-        case 97: *v = 232448; break;
+        case 81: *v = shared_of_one(); break;
+        case 82: *v = REGISTERS_OF_ONE; break;
+        case 97: *v = most_shared(); break;
         default: *v = 1;
     }
     return 0;
@@ -145,12 +160,21 @@ Result cuEventElapsedTime(float* ms, void* a, void* b) { *ms = 0.25f; return 0; 
 Result cuEventElapsedTime_v2(float* ms, void* a, void* b) { return cuEventElapsedTime(ms, a, b); }
 Result cuStreamWaitEvent(void* s, void* e, unsigned f) { note("wait %p", s); return 0; }
 
+static int cluster_of(const char* data) {
+    const char* head = "fake cubin cluster ";
+    int found = 0;
+    while (*head)
+        if (*data++ != *head++) return 1;
+    while (*data >= '0' && *data <= '9') found = 10 * found + *data++ - '0';
+    return found;
+}
 Result cuModuleLoadDataEx(Module** m, const void* data, unsigned n, void* options, void** values) {
     if (!depth) return 201;
     if (memcmp(data, "fake cubin", 10) && memcmp(data, "\177ELF", 4)) return 209;
     if (version() < 13000) return 209;
     *m = calloc(1, sizeof **m);
     (*m)->context = current();
+    (*m)->cluster = cluster_of(data);
     values[1] = values[3] = 0; /* the sizes of the logs */
     note("load in %s", name_of(current()));
     return 0;
@@ -164,15 +188,29 @@ Result cuModuleGetFunction(Function** f, Module* m, const char* name) {
     if (strstr(name, "missing")) return 500;
     *f = calloc(1, sizeof **f);
     (*f)->module = m;
+    (*f)->shared = USUAL_SHARED - STATIC_SHARED;
     snprintf((*f)->name, sizeof (*f)->name, "%s", name);
     return 0;
 }
-Result cuFuncSetAttribute(Function* f, int a, int v) { note("attribute %s %d=%d", f->name, a, v); return 0; }
-Result cuFuncGetAttribute(int* v, int a, Function* f) {
-    static const int values[] = {
-        1024, 512, 0, 16, 40}; /* threads, static shared, constant, local, registers */
-    *v = a < 5 ? values[a] : 0;
+Result cuFuncSetAttribute(Function* f, int a, int v) {
+    note("attribute %s %d=%d", f->name, a, v);
+    if (a == 8) {
+        if (v < 0 || v > most_shared() - STATIC_SHARED) return 1;
+        f->shared = v;
+    } else if (a == 14) {
+        if (major() < 9) return 801;
+        f->large_clusters = v;
+    } else
+        return 1;
     return 0;
+}
+Result cuFuncGetAttribute(int* v, int a, Function* f) {
+    const int values[] = {MOST_THREADS, STATIC_SHARED, 0, LOCAL, REGISTERS, 0, 0, 0, f->shared};
+    *v = a < 9 ? values[a] : 0;
+    return 0;
+}
+Result cuFuncSetBlockShape(Function* f, int x, int y, int z) {
+    return depth && current() == f->module->context ? 0 : 201;
 }
 /* What CUDA's header calls CUlaunchConfig and CUlaunchAttribute. */
 typedef struct { int id, pad, value[16]; } Attribute;
@@ -182,13 +220,46 @@ typedef struct {
     Attribute* attributes;
     unsigned count;
 } Config;
+static int least(int a, int b) { return a < b ? a : b; }
+static Result refused(const Config* c, const Function* f) {
+    const unsigned *g = c->grid, *b = c->block;
+    const unsigned long long threads = (unsigned long long)b[0] * b[1] * b[2];
+    unsigned cluster = f->module->cluster;
+    int cooperative = 0;
+    if (!threads || threads > MOST_THREADS || b[2] > 64) return 1;
+    if (!g[0] || !g[1] || !g[2] || g[0] > 0x7fffffff || g[1] > 65535 || g[2] > 65535) return 1;
+    if (c->shared > (unsigned)f->shared) return 1;
+    for (unsigned i = 0; i < c->count; i++) {
+        const Attribute* a = &c->attributes[i];
+        if (a->id == 2) /* cooperative */
+            cooperative = a->value[0];
+        else if (a->id == 4) /* cluster dimension */
+            cluster = a->value[0] * a->value[1] * a->value[2];
+        else if (a->id != 6 || (a->value[0] && major() < 9)) /* programmatic stream serialization */
+            return 801;
+    }
+    if (cluster > 1 && major() < 9) return 912;
+    if (cluster > (f->large_clusters ? 16 : 8) || g[0] % cluster) return 912;
+    if (cooperative) {
+        int fit = least(THREADS_OF_ONE / threads, REGISTERS_OF_ONE / (REGISTERS * threads));
+        fit = least(fit, shared_of_one() / (c->shared + STATIC_SHARED + RESERVED_SHARED));
+        if ((unsigned long long)g[0] * g[1] * g[2] > (unsigned long long)fit * multiprocessors()) return 720;
+    }
+    return 0;
+}
 Result cuLaunchKernelEx(const Config* c, Function* f, void** parameters, void** extra) {
-    char hex[512] = "", more[200] = "";
+    char hex[1024] = "", more[200] = "";
     if (!depth || current() != f->module->context) return 201;
+    const Result why = refused(c, f);
+    if (why) return why;
+    if (captured && c->stream == captured) {
+        node = f;
+        return 0;
+    }
     if (!getenv("FAKE_CUDA_LOG")) return 0;
     for (int i = 0; extra && extra[i]; i += 2)
         if (extra[i] == (void*)1)
-            for (size_t k = 0; k < *(size_t*)extra[i + 3] && k < 200; k++)
+            for (size_t k = 0; k < *(size_t*)extra[i + 3] && k < 500; k++)
                 sprintf(hex + 2 * k, "%02x", ((unsigned char*)extra[i + 1])[k]);
     for (unsigned i = 0; i < c->count && i < 4; i++)
         sprintf(more + strlen(more), " attribute %d=%d", c->attributes[i].id, c->attributes[i].value[0]);
@@ -204,6 +275,29 @@ Result cuLaunchKernel(
     const Config c = {{gx, gy, gz}, {bx, by, bz}, shared, stream, 0, 0};
     return cuLaunchKernelEx(&c, f, parameters, extra);
 }
+
+Result cuStreamBeginCapture_v2(void* stream, int mode) {
+    if (!depth || captured || !stream) return 201;
+    captured = stream;
+    node = 0;
+    return 0;
+}
+Result cuStreamEndCapture(void* stream, void** graph) {
+    if (stream != captured) return 904;
+    captured = 0;
+    *graph = node;
+    return node ? 0 : 901;
+}
+Result cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
+    if (*count) nodes[0] = graph;
+    *count = 1;
+    return 0;
+}
+Result cuGraphKernelNodeGetParams(void* kernel, void** parameters) {
+    parameters[0] = kernel;
+    return 0;
+}
+Result cuGraphDestroy(void* graph) { return 0; }
 
 static int block_of(Pointer p) {
     for (int i = 0; i < block_count; i++)

@@ -18,10 +18,11 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from normgen.devices.cuda.nvrtc import Library, find_nvrtc
+from normgen.devices.cuda.toolchains import COMPILERS
 from normgen.errors import ToolchainMissing
 
 SOURCE = Path(__file__).with_name("libcuda.c")
@@ -38,13 +39,14 @@ case $(cat "$here/mode") in
     killed) kill -9 $$;;
     slow) sleep 0.3;;
 esac
-printf 'fake cubin %s' "$*" > kernel.cubin
+cluster=$(sed -n 's/.*__cluster_dims__(\\([0-9]*\\).*/\\1/p' kernel.cu | head -n 1)
+printf 'fake cubin cluster %s; %s' "${cluster:-1}" "$*" > kernel.cubin
 """
 
 
 # The launchers, each called like the package that it needs.
 LAUNCHERS = ("pycuda", "cuda-bindings")
-# The launchers whose tests must run, with spaces between them.
+# The launchers whose tests must run, with spaces between them. What brings one brings all CUDA compilers.
 PROMISED = "NORMGEN_TEST_LAUNCHERS"
 # The property of a test that tells the summary what it ran on.
 RAN_ON = "CUDA runtime"
@@ -56,7 +58,7 @@ def why_not(launcher: str) -> str:
     if not _supported():
         return "not Linux on x86-64"
     if not any(importlib.metadata.distributions(name=launcher)):
-        how = "python -m normgen.build_pycuda" if launcher == "pycuda" else f"pip install {launcher}"
+        how = "python -m tools.build_pycuda" if launcher == "pycuda" else f"pip install {launcher}"
         return f"{launcher} is not installed ({how})"
     if shutil.which("gcc") is None or shutil.which("nm") is None:
         return "no gcc"
@@ -75,14 +77,20 @@ def need(launcher: str, request: pytest.FixtureRequest) -> None:
     pytest.skip(said)
 
 
-def need_nvrtc() -> Library:
-    """NVRTC. Skip a test that has none, or fail it where the run has promised what it comes with."""
+def need_compiler(name: str) -> None:
+    """Skip a test that has no such CUDA compiler, or fail it where the run has promised a launcher."""
+    _, find = COMPILERS[name]
     try:
-        return find_nvrtc()
+        find()
     except ToolchainMissing as reason:
-        if _supported() and "cuda-bindings" in os.environ.get(PROMISED, "").split():
-            pytest.fail(f"{reason}; {PROMISED} promises it", pytrace=False)
-        pytest.skip(str(reason))
+        lacks(str(reason))
+
+
+def lacks(reason: str) -> NoReturn:
+    """Skip a test that lacks a part of CUDA's tools, or fail it where the run has promised a launcher."""
+    if _supported() and os.environ.get(PROMISED):
+        pytest.fail(f"{reason}; {PROMISED} promises it", pytrace=False)
+    pytest.skip(reason)
 
 
 def _supported() -> bool:

@@ -32,10 +32,11 @@ class Job:
     launcher: str
     group: Group
     part: int
+    again: tuple[str, ...] = ()  # these tests alone, for which there was no time before
 
     @property
     def name(self) -> str:
-        return f"{self.launcher}-{self.group.name}-{self.part}"
+        return f"{self.launcher}-{self.group.name}-{self.part}{'-again' * bool(self.again)}"
 
 
 @dataclass
@@ -52,19 +53,27 @@ class Outcome:
     def named(self, outcome: str) -> list[dict[str, Any]]:
         return [test for test in self.tests.values() if test["outcome"] == outcome]
 
+    def cut_off(self) -> list[str]:
+        """The tests for which no time was left."""
+        return [test["test"] for test in self.named("skipped") if test["reason"].endswith(NO_TIME)]
+
 
 def run_job(job: Job, options: argparse.Namespace, seconds: float, end: float) -> Outcome:
     """Run a process, which begins no test after so many seconds. `end`: when all of it should have ended."""
     outcome = Outcome(job)
     if seconds < LEAST:
-        outcome.fault = NO_TIME
+        outcome.fault = "" if job.again else NO_TIME
+        left = {"outcome": "skipped", "reason": NO_TIME}
+        outcome.tests = {name: {"test": name, **left} for name in job.again}
         return outcome
+    again = options.logs / f"{job.name}.tests"
+    again.write_text("\n".join(job.again))
     events, log = options.logs / f"{job.name}.jsonl", options.logs / f"{job.name}.log"
     command = [
         sys.executable, "-m", "pytest", "-q", "--tb=short",
         "-p", "tests.gpu.reporting", "-p", "no:cacheprovider",
         f"--part={job.part}/{job.group.processes}", f"--seconds={seconds}", f"--order={options.seed}",
-        f"--report={events}", *(["--thorough"] if options.thorough else []),
+        f"--report={events}", f"--again={again}", *(["--thorough"] if options.thorough else []),
         *job.group.files, *options.pytest,
     ]  # fmt: skip
     settings = {"NORMGEN_LAUNCHER": job.launcher, SEED: str(options.seed), "PYTHONPATH": python_path()}

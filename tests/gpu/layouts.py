@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
+
+from normgen.verify import memory
 
 Shape = tuple[int, ...]
 DENSE = "dense"
@@ -32,13 +35,17 @@ def _expanded(shape: Shape) -> Shape:
     return (0, *packed(shape[1:])) if shape else ()
 
 
+def _at_pitch(pitch: str, shape: Shape) -> Shape:
+    return memory.layout(shape, pitch=pitch).strides
+
+
 # Strides of a shape, and by how many elements the first one lies off an aligned address.
 LAYOUTS: dict[str, tuple[Callable[[Shape], Shape], int]] = {
     DENSE: (packed, 0),
     "off by one": (packed, 1),
     "off by two": (packed, 2),
     "off by four": (packed, 4),
-    "padded by one": (lambda shape: packed(shape, gaps=1), 0),
+    **{pitch: (partial(_at_pitch, pitch), 0) for pitch in memory.PITCHES if pitch},
     "padded by eight": (lambda shape: packed(shape, gaps=8), 0),
     "channels last": (_channels_last, 0),
     "channels last, off": (_channels_last, 1),

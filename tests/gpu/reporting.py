@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seconds", type=float, default=60.0, help="after which no test begins")
     parser.addoption("--order", default="0", help="what the order of tests is drawn from")
     parser.addoption("--thorough", action="store_true", help="run thorough cases too")
+    parser.addoption("--again", type=Path, help="a file with the only tests to run, if there are any")
     parser.addoption("--report", type=Path, help="the file of events")
 
 
@@ -35,6 +36,7 @@ class _Reporter:
         self.part, self.of = map(int, options.part.split("/"))
         self.thorough = options.thorough
         self.order, self.end = options.order, time.monotonic() + options.seconds
+        self.again = options.again.read_text().split("\n") if options.again.stat().st_size else []
         self.file = options.report.open("a", buffering=1)
 
     def tell(self, **event: Any) -> None:
@@ -50,7 +52,8 @@ class _Reporter:
         drawn = sorted(
             chosen, key=lambda item: hashlib.sha256(f"{self.order} {item.nodeid}".encode()).digest()
         )
-        items[:] = drawn[self.part :: self.of]
+        again = [item for item in drawn if item.nodeid in self.again]
+        items[:] = again if self.again else drawn[self.part :: self.of]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 
 from tests.fakes.machine import LAUNCHERS
-from tests.gpu.groups import GROUPS
-from tests.gpu.jobs import ROOT, Job, Outcome, python_path, run_job
+from tests.gpu.groups import GROUPS, Group
+from tests.gpu.jobs import LEAST, ROOT, Job, Outcome, python_path, run_job
 from tests.gpu.summary import line_of, summary
 
 
@@ -37,7 +37,7 @@ def run_all(launchers: Sequence[str], options: argparse.Namespace) -> list[Outco
 
 def _by(launcher: str, built: threading.Thread, options: argparse.Namespace, end: float) -> list[Outcome]:
     """All groups by a launcher: those that share the device, as many processes at once as there are cores,
-    then the others in turn."""
+    then what these had no time for, in the time that others left, then the other groups in turn."""
     found: list[Outcome] = []
 
     def one(job: Job, seconds: Callable[[Job], float]) -> None:
@@ -48,25 +48,40 @@ def _by(launcher: str, built: threading.Thread, options: argparse.Namespace, end
         print(line_of(outcome), flush=True)
 
     alone = [Job(launcher, group, 0) for group in options.groups if group.alone]
-    jobs = [
-        Job(launcher, group, part)
-        for group in options.groups
-        if not group.alone
-        for part in range(group.processes)
-    ]
     last = end - sum(job.group.seconds for job in alone)
-    unfinished = dict.fromkeys(jobs)
 
-    def shared(job: Job) -> None:
-        one(job, lambda job: _share(job, list(unfinished), last - time.monotonic(), options.jobs))
-        del unfinished[job]
+    def side_by_side(jobs: Sequence[Job]) -> None:
+        unfinished = dict.fromkeys(jobs)
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for done in [pool.submit(shared, job) for job in jobs]:
-            done.result()
+        def shared(job: Job) -> None:
+            one(job, lambda job: _share(job, list(unfinished), last - time.monotonic(), options.jobs))
+            del unfinished[job]
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for done in [pool.submit(shared, job) for job in jobs]:
+                done.result()
+
+    groups = [group for group in options.groups if not group.alone]
+    side_by_side([Job(launcher, group, part) for group in groups for part in range(group.processes)])
+    if last - time.monotonic() > LEAST:
+        side_by_side(_again(found))
     for job in alone:
         one(job, lambda job: min(job.group.seconds, end - time.monotonic()))
     return found
+
+
+def _again(found: list[Outcome]) -> list[Job]:
+    """Processes for the tests that time cut off, which are forgotten where they were."""
+    left: dict[tuple[str, Group], list[str]] = {}
+    for outcome in found:
+        job, tests = outcome.job, outcome.cut_off()
+        left.setdefault((job.launcher, job.group), []).extend(tests)
+        outcome.tests = {name: test for name, test in outcome.tests.items() if name not in tests}
+    return [
+        Job(launcher, group, part, tuple(tests[part :: group.processes]))
+        for (launcher, group), tests in left.items()
+        for part in range(min(group.processes, len(tests)))
+    ]
 
 
 def _share(job: Job, unfinished: Sequence[Job], left: float, at_once: int) -> float:

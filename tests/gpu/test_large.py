@@ -93,8 +93,8 @@ def test_rows_that_lie_further_apart_than_2_to_the_30(name):
 
 
 # Samples, channels, places along a side, repetitions, and how many times its bound an error may be. The bound
-# of a sum is that of some thousand summands per thread. With few channels a thread has many more, and exceeds
-# it: a known fault, as long as it does so by no more than this.
+# of a sum is that of a thousand summands per thread, and errors grow with the root of their number: with few
+# channels a thread has more than ten thousand.
 BATCHES = {"many channels": (2, 1 << 14, 8, 1 << 11, 1), "few channels": (2, 16, 32, 1 << 17, 4)}
 
 
@@ -114,26 +114,12 @@ def test_a_batch_of_2_to_the_32_elements(batch, channels_last, gib):
     many, many_dy = (_turned(each, order).contiguous(memory_format=format) for each in (x, dy))
     params = {**_params(call, torch.float32), **dict.fromkeys(states)}
     whole = _whole(call, {"x": many.requires_grad_(), **params}, many_dy)
-    beyond = []
     for rows in (slice(0, samples), slice(-samples, None)):
         part = calls.adopt(call, {"x": x, **params}, {"dy": dy})
         part.outputs = {"y": whole.outputs["y"].detach()[rows]}
         part.gradients = {name: each / times for name, each in whole.gradients.items() if name != "x"}
         part.gradients["x"] = whole.gradients["x"][rows]
         check(part, allowed)
-        if allowed > 1:
-            beyond += _beyond(part)
-    if beyond:
-        pytest.xfail(beyond[0])
-
-
-def _beyond(made):
-    """What is beyond its bound, if anything is."""
-    try:
-        check(made)
-    except AssertionError as error:
-        return [str(error)]
-    return []
 
 
 def _turned(block, order):

@@ -35,7 +35,7 @@ CORES, MINUTES = 16, 9.5  # of the machine that it is laid out for, by one launc
 def told(tmp_path, monkeypatch, capsys):
     """What it prints and returns for a group of tests with this text."""
 
-    def tell(text, seconds=30, launcher="cuda-bindings", patience=20):
+    def tell(text, seconds=30, launcher="cuda-bindings", patience=20, processes=1):
         path = tmp_path / "test_some.py"
         path.write_text(text)
         monkeypatch.setattr(run, "_card", lambda: "a card")
@@ -43,7 +43,7 @@ def told(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(jobs, "PATIENCE", patience)
         monkeypatch.setattr(jobs, "LEAST", -10)
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which take seconds to begin
-        monkeypatch.setattr(run, "GROUPS", (Group("some", (str(path),), 1, seconds),))
+        monkeypatch.setattr(run, "GROUPS", (Group("some", (str(path),), processes, seconds),))
         minutes = str(seconds / 60)
         status = run.main(["--launchers", launcher, "--logs", str(tmp_path / "logs"), "--minutes", minutes])
         return status, capsys.readouterr().out
@@ -85,6 +85,20 @@ def test_a_test_that_has_begun_in_time_may_end(told):
     status, said = told("\n".join((TESTS.split("def")[0], *every)), seconds=2)
     assert status == 0 and "1 passed, 2 skipped" in said
     assert said.split("Not run")[1].count("test_of_") == 2
+
+
+def test_what_time_cuts_off_runs_in_what_others_leave(told, tmp_path, monkeypatch):
+    """Each test once, though one process had no time for its own."""
+    share = run._share
+    late = lambda job, *about: share(job, *about) if job.part or job.again else 0  # noqa: E731
+    monkeypatch.setattr(run, "_share", late)
+    ran = tmp_path / "ran"
+    tests = [f"def test_of_{n}():\n    open({str(ran)!r}, 'a').write('{n}')" for n in range(6)]
+    status, said = told("\n".join((TESTS.split("def")[0], *tests)), processes=2)
+    assert status == 0 and sorted(ran.read_text()) == list("012345")
+    assert "3 skipped" in said and "passed: 6 cases passed" in said and "Not run" not in said
+    *_, line, _ = said.splitlines()
+    assert line.split()[:5] == ["cuda-bindings", "some", "6", "0", "0"]
 
 
 def test_a_known_fault_is_told_and_fails_nothing(told):

@@ -16,9 +16,13 @@ from normgen.devices.host.load import HostFunction
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.device_functions import inlined
 
+_NAMES = (
+    "__syncthreads __syncwarp __threadfence normgen_acquire normgen_release normgen_async_wait"
+    " normgen_named_barrier normgen_cluster_arrive normgen_cluster_wait normgen_open_arrivals"
+    " normgen_arrivals_fence normgen_expect normgen_await_sent normgen_bulk_wait"
+)
 _SYNCHRONISATION = re.compile(
-    r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync|normgen_await_sent|normgen_bulk_wait)"
-    r"|async_wait<[^<>;]*>|\b\w+\.sync)\s*\((?:[^()]|\([^()]*\))*\)\s*;"
+    rf"(?:\b(?:{'|'.join(_NAMES.split())})|async_wait<[^<>;]*>|\b\w+\.sync)\s*\((?:[^()]|\([^()]*\))*\)\s*;"
 )
 _ALTERED = 'extern "C" __attribute__((visibility("default"))) int normgen_altered = 0;\n#line 1\n'
 
@@ -59,9 +63,9 @@ class Altered(HostExecutor):
         without: int = 0,
         trap: int = 0,
         seed: int = 0,
-        maximum_steps: int = 3 * 10**7,
+        maximum_seconds: float = 2,
     ) -> None:
-        super().__init__(True, order, seed, maximum_steps=maximum_steps)
+        super().__init__(True, order, seed, maximum_seconds=maximum_seconds)
         self._device, self._text, self._instead = device, text, instead
         self._altered = without or -trap
         self.texts: dict[str, str] = {}

@@ -87,7 +87,7 @@ def of_gradients() -> tuple[Any, ...]:
 
 def of_partials() -> tuple[Any, ...]:
     """The arguments of `last_block`."""
-    counter = update(np.zeros(1, np.uint32))
+    counter = update(np.zeros(2, np.uint32))
     return (read(normal(32, 64)), write(empty(8, 64)), write(empty(64)), counter, 32, 64)
 
 
@@ -112,6 +112,9 @@ SOUND = {
         Sound("edges", 1, 32, lambda: copied(33), shared=33 * 4),
         Sound("readers", 1, 128, lambda: (read(normal(32)), write(empty(96)))),
         Sound("early", 4, 32, lambda: (*copied(4, 32), 4), shared=128, early=True),
+        Sound("messages", 2, 64, lambda: (read(normal(24)), write(empty(12, 64))), cluster=2),
+        Sound("bulk", 1, 64, lambda: (*copied(5, 64), 5), shared=2 * 64 * 4),
+        Sound("polled", 4, 32, lambda: (read(normal(4)), update(np.zeros(1, np.float32)))),
         Sound("accumulate", 4, 32, lambda: (read(normal(128)), update(np.zeros(1, np.float32)))),
     )
 }

@@ -116,7 +116,7 @@ def test_an_entry_is_built_again(
     if removed:
         assert executor.function(TEXT, "one", 0) == entries["kernel"]
     else:
-        with pytest.raises(ToolchainMissing, match=r"has built is of no use.*runs no programs") as caught:
+        with pytest.raises(ToolchainMissing, match=r"built does not load.*runs no programs") as caught:
             executor.function(TEXT, "one", 0)
         assert "\n" not in str(caught.value)
     assert calls == [entries["kernel"]] * (3 if removed else 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.host.harness import called, read, run, update, write
 from tests.host.sound import ROWS, SOUND, N, empty, of_rows
 
 FORWARD = SOUND["forward"]
+SECONDS = 0.2  # before a loop counts as endless
 FAULT = re.compile(
     r"^## (?P<name>.*)\n\n`(?P<kernel>\w+)`: (?P<expected>.*?)(?:, at `(?P<line>.*)`)?\n\n"
     r"```diff\n(?P<what>(?:-.*\n)+)(?P<instead>(?:\+.*\n)+)```$",
@@ -56,7 +58,7 @@ def test_planted_fault_is_reported(fault: Fault) -> None:
     broken = sound.source.replace(fault.what, fault.instead, 1)
     for order in (0,) if fault.kernel == "lock" else (0, 1):  # whose blocks wait for each other in order
         with pytest.raises(HostFault) as raised:
-            sound.run(HostExecutor(True, order, maximum_steps=10**6), broken)
+            sound.run(HostExecutor(True, order, maximum_seconds=SECONDS), broken)
         report = str(raised.value)
         assert fault.expected in report, report
         if fault.line:
@@ -100,8 +102,13 @@ def test_calls_that_are_faults() -> None:
     x, _ = SOUND["accumulate"].arguments()
     with pytest.raises(HostFault, match="uninitialised global memory"):  # an atomic on what nobody cleared
         SOUND["accumulate"].run(HostExecutor(True), "", x, write(empty(1)))
-    with pytest.raises(HostFault, match="step limit"):  # a spin-wait on a later block
-        SOUND["lock"].run(HostExecutor(True, order=1, maximum_steps=10**5))
+    with pytest.raises(HostFault) as raised:  # a spin-wait on a later block
+        SOUND["lock"].run(HostExecutor(True, order=1, maximum_seconds=SECONDS))
+    assert str(raised.value).count("endless loop") == 1
+    apart = "(atomicInc(counter + blockIdx.x % 2, gridDim.x - 1), blockIdx.x == gridDim.x - 1)"
+    text = SOUND["last_block"].source.replace("atomicInc(counter, gridDim.x - 1) == gridDim.x - 1", apart)
+    with pytest.raises(HostFault, match="race on global memory: read against a write by block 0"):
+        SOUND["last_block"].run(HostExecutor(True), text)  # blocks meet at two counters
     far = FORWARD.source.replace("load_row(v, x + row * N);", "load_row(v, x + 1000000 + row * N);", 1)
     with pytest.raises(HostFault, match=r"(illegal address|bytes past the end of)"):
         FORWARD.run(HostExecutor(True), far)
@@ -112,6 +119,44 @@ def test_divergence_is_found_without_checking_too() -> None:
     with pytest.raises(HostFault, match="barrier divergence"):
         FORWARD.run(HostExecutor(), FORWARD.source.replace(fault.what, fault.instead, 1))
     FORWARD.run(HostExecutor())  # the next launch is none the worse for it
+
+
+@pytest.mark.parametrize("body", ["", "__syncthreads()", "__nanosleep(1)", "sink = __expf(sink)"])
+def test_endless_loops_end_without_checking_too(body: str) -> None:
+    """Also where a loop is a jump to itself. The next launch, and what else the thread does, are none the
+    worse for it."""
+    loop = f"volatile float sink = 1.f; for (int q = 0; q < rows; q += 0) {body};"
+    broken = FORWARD.source.replace("float s = 0.f;", f"float s = 0.f; {loop}", 1)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMAX})
+    with pytest.raises(HostFault, match=r"forward.*\n.*endless loop"):
+        FORWARD.run(HostExecutor(maximum_seconds=0.1), broken)
+    assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before | {signal.SIGRTMAX}
+    FORWARD.run(HostExecutor())
+
+
+def test_what_is_a_fault_depends_on_the_launch() -> None:
+    """On whether it may start early, and whether all of its blocks run."""
+    source = SOUND["early"].source
+    swapped = source.replace("normgen_wait_for_earlier();", "normgen_let_next_start();", 1)
+    constant = swapped.replace(
+        "= x[(rows - 1) * 32 + threadIdx.x]", "= __ldg(x + (rows - 1) * 32 + threadIdx.x)"
+    )
+    replace(SOUND["early"], early=False).run(HostExecutor(True), constant)
+    for part in (slice(1, None), slice(None, -1)):
+        FORWARD.run(HostExecutor(True, blocks=part))
+        SOUND["early"].run(
+            HostExecutor(True, blocks=part), source.replace("  const int row", "  return; const int row", 1)
+        )
+    (left,) = [fault for fault in planted() if fault.name == "an exit before a copy is done"]
+    with pytest.raises(HostFault):
+        SOUND["exchange"].run(
+            HostExecutor(True), SOUND["exchange"].source.replace(left.what, left.instead, 1)
+        )
+    SOUND["exchange"].run(HostExecutor(True))  # which the copies of that launch do not concern
+    executor = HostExecutor(True)
+    SOUND["lock"].run(executor, "", update(np.zeros(9, np.int32)), update(np.zeros(9, np.float32)))
+    moved = {each.name: (each.distinct_read, each.distinct_written) for each in executor.traffic}
+    assert moved["y"] == (4, 4)
 
 
 def test_invalid_launch() -> None:
@@ -128,10 +173,10 @@ def test_invalid_launch() -> None:
 def test_arguments_are_compared_with_the_parameters() -> None:
     given = of_rows()[:6]
     for rest, expected in (
-        ((np.int64(ROWS), 1e-5), "rows is a 4-byte integer, the launch packs a 8-byte integer"),
-        ((1e-5, 1e-5), "rows is a 4-byte integer, the launch packs a 4-byte float"),
-        ((ROWS, 1), "eps is a 4-byte float, the launch packs a 4-byte integer"),
-        ((ROWS,), "has 8 parameters, the launch packs 7"),
+        ((np.int64(ROWS), 1e-5), "rows is a 4-byte integer, but the launch passes a 8-byte integer"),
+        ((1e-5, 1e-5), "rows is a 4-byte integer, but the launch passes a 4-byte float"),
+        ((ROWS, 1), "eps is a 4-byte float, but the launch passes a 4-byte integer"),
+        ((ROWS,), "has 8 parameters, but the launch passes 7"),
     ):
         with pytest.raises(HostFault, match=expected):
             FORWARD.run(HostExecutor(), "", *given, *rest)

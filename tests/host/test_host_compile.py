@@ -39,11 +39,11 @@ def test_text_and_mode_are_part_of_the_key() -> None:
 def test_what_the_host_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NORMGEN_CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    lacking = r"^[^\n]*neither g\+\+ nor clang\+\+ is found: install g\+\+; parsing, .* still work[^\n]*$"
+    lacking = r"^[^\n]*neither g\+\+ nor clang\+\+ is found: install g\+\+; specs compile without it$"
     with pytest.raises(ToolchainMissing, match=lacking):
         twice(HostExecutor())
     monkeypatch.setenv("NORMGEN_CXX", "no-such-compiler")
-    with pytest.raises(ToolchainMissing, match="NORMGEN_CXX is no-such-compiler, which is not found"):
+    with pytest.raises(ToolchainMissing, match="NORMGEN_CXX=no-such-compiler is not found: correct it"):
         twice(HostExecutor())
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(ToolchainMissing, match="needs Linux on x86-64, and this is linux aarch64"):

@@ -217,12 +217,15 @@ def test_an_infinite_slope_stays_behind_many_masks() -> None:
 
 
 def test_gradient_of_a_power_whose_exponent_is_data() -> None:
-    """By the exponent the limit of b^p * log(b): 0 where b is, and none below."""
-    base, exponent = np.array([[2, 3], [0, 2], [0, 0.5], [0, 1], [1, 5], [INF, -1], [-2, 2]]).T
+    """By the exponent the limit of b^p * log(b), and none below 0. By the base 0 where p is 0."""
+    pairs = [[2, 3], [0, 2], [0, 0.5], [0, 1], [1, 5], [INF, -1], [-2, 2], [0, 0], [-3, 0], [INF, 0], [0, -1]]
+    base, exponent = np.array(pairs).T
     text = "input b[D]\ninput p[D]\noutput y[D] = b ^ p"
-    got = gradient(text, {"b": base, "p": exponent, "dy": np.ones(7)}, D=7)
-    np.testing.assert_allclose(got["db"], [12, 0, INF, 1, 5, 0, -4], rtol=1e-12)
-    np.testing.assert_allclose(got["dp"], [8 * np.log(2), 0, 0, 0, 0, NAN, NAN], rtol=1e-12)
+    got = gradient(text, {"b": base, "p": exponent, "dy": np.ones(11)}, D=11)
+    np.testing.assert_allclose(got["db"], [12, 0, INF, 1, 5, 0, -4, 0, 0, 0, -INF], rtol=1e-12)
+    np.testing.assert_allclose(
+        got["dp"], [8 * np.log(2), 0, 0, 0, 0, NAN, NAN, 0, NAN, INF, -INF], rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(

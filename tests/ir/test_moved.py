@@ -34,7 +34,7 @@ KEPT = "save s_before[D] = s\n"
 @pytest.mark.parametrize("text", READS.values(), ids=READS)
 def test_what_is_gone_is_refused_with_its_cure(text: str) -> None:
     with pytest.raises(
-        SpecError, match=r"needs `s` as it was before its update(?s:.*)`save s_before\[D\] = s`"
+        SpecError, match=r"needs the value of `s` before its update(?s:.*)`save s_before\[D\] = s`"
     ):
         normgen.load(f"norm test\n{HEAD}{text}")
 

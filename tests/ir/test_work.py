@@ -151,7 +151,7 @@ def test_what_takes_too_many_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -
         "  --> test.norm:11:1\n"
         "   |\n"
         "11 | output y[..., D] = a7\n"
-        "   | ^^^^^^^^^^^^^^^^^^^^^ made of 25 values\n"
+        "   | ^^^^^^^^^^^^^^^^^^^^^ computed from 25 values\n"
         "   |\n"
         "   = help: split it into several norms: an output of one can be an input of the next"
     )

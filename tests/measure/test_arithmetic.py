@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import normgen
-from normgen.measure.arithmetic import MOST_SETS, geometric_mean, least_bytes, sets_for
+from normgen.measure.arithmetic import MOST_SETS, least_bytes, sets_for
 from normgen.measure.norms import contiguous_binding, drawn
 from normgen.package.direction import directions
 
@@ -58,13 +57,6 @@ def test_rotation_is_no_longer_than_it_need_be() -> None:
     assert sets_for(30, 60) == 8
     assert sets_for(1 << 30, 60) == 2
     assert sets_for(1, 60 << 20) == MOST_SETS
-
-
-@given(st.lists(st.floats(1e-3, 1e3), min_size=1), st.floats(1e-2, 1e2))
-def test_geometric_mean(values: list[float], factor: float) -> None:
-    mean = geometric_mean(values)
-    assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
-    assert math.isclose(geometric_mean([factor * v for v in values]), factor * mean, rel_tol=1e-9)
 
 
 def test_every_operand_has_values_of_its_own() -> None:

@@ -12,7 +12,6 @@ from normgen.package.device_functions import inlined
 from normgen.page.page import told_apart
 from tests.cli.commands import run
 from tests.codegen.norms import packaged
-from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, Call, calls
 
 FEW = ("groupnorm", "rmsnorm", "batchnorm")
@@ -72,7 +71,6 @@ def cases() -> list[object]:
 @pytest.mark.nvrtc
 @pytest.mark.parametrize(("name", "kind"), cases())
 def test_a_page_has_the_instructions_of_the_call(name: str, kind: int) -> None:
-    need_nvrtc()
     for call in calls(name, *KINDS[kind]):
         check(call)
 
@@ -81,7 +79,6 @@ def test_a_page_has_the_instructions_of_the_call(name: str, kind: int) -> None:
 @pytest.mark.parametrize("name", ["layernorm", "softmax"])
 def test_texts_of_one_kernel_stand_in_one_page(name: str) -> None:
     """Of rows that blocks share, every level of reductions has a launch, of the same kernel."""
-    need_nvrtc()
     both = list(calls(name, "f32", 999_999, 1))
     entries = [[launch.entry for launch in call.plan.launches] for call in both]
     assert all(len(set(each)) < len(each) for each in entries)
@@ -107,7 +104,6 @@ def check(call: Call) -> None:
 
 @pytest.mark.nvrtc
 def test_every_form_compiles_in_one_text() -> None:
-    need_nvrtc()
     text = run("compile", "rmsnorm", "--emit", "cu", "--no-verify", "-o", "-").stdout
     ptx, _ = compiled(text, ALONE)
     package = packaged("rmsnorm")

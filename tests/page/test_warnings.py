@@ -11,24 +11,18 @@ from normgen.devices.cuda import nvrtc
 from normgen.devices.cuda.compile import find_nvcc
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.errors import ToolchainMissing
 from normgen.package.device_functions import inlined
 from normgen.verify.texts import texts
 from tests.codegen.norms import packaged
-from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, calls
 from tests.page.test_nvrtc import compiled
 
 
 @pytest.mark.nvcc
 def test_nvcc_takes_warnings_of_a_page_for_errors(tmp_path: Path) -> None:
-    try:
-        nvcc = find_nvcc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"nvcc did not look for warnings, NVRTC did: {reason}")
     path = tmp_path / "page.cu"
     command = [
-        nvcc,
+        find_nvcc(),
         "-arch=sm_90",
         "-std=c++17",
         "-Werror",
@@ -50,7 +44,6 @@ def test_nvcc_takes_warnings_of_a_page_for_errors(tmp_path: Path) -> None:
     "name", ["layernorm", "l2norm", "batchnorm_channels_last", "groupnorm_silu", "local_response_norm"]
 )
 def test_no_text_of_any_form_has_a_warning(name: str) -> None:
-    need_nvrtc()
     package = packaged(name)
     definition = load_definition(Source(f"{name}.norm", package.spec), dict(package.folded))
     for entry, text in texts(definition, package).items():
@@ -59,6 +52,5 @@ def test_no_text_of_any_form_has_a_warning(name: str) -> None:
 
 @pytest.mark.nvrtc
 def test_nvrtc_sees_what_is_unused() -> None:
-    need_nvrtc()
     text = 'extern "C" __global__ void kernel(float* x) { int unused = 3; x[0] = 1.f; }'
     assert '"unused" was declared but never referenced' in compiled(text, nvrtc.OPTIONS)[1]

@@ -16,7 +16,7 @@ from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.launch import Binding
 from normgen.launching.machine import REGISTER_BYTES, Machine
 from normgen.measure.norms import contiguous_binding, direction_of
-from normgen.runtime.planning.choose import Alternative, Candidate, alternatives, candidates, choose_strategy
+from normgen.runtime.planning.choose import Alternative, Candidate, candidates, fastest
 
 # A card of each kind: with and without clusters, large and small.
 DEVICES: Mapping[str, Machine] = {
@@ -36,7 +36,7 @@ def planned(drawn: Drawn, device: Machine) -> tuple[Alternative, Binding]:
     package = normgen.load(drawn.norm, **dict(drawn.attrs)).package
     direction = direction_of(package, drawn.direction)
     binding = contiguous_binding(direction, dict(drawn.sizes), drawn.dtype)
-    return choose_strategy(alternatives(direction.record, binding, device)), binding
+    return fastest(direction.record, binding, device), binding
 
 
 def faults(drawn: Drawn, device: Machine) -> Iterator[str]:
@@ -51,7 +51,7 @@ def disliked(drawn: Drawn, device: Machine) -> Iterator[str]:
     """The kernels of which the estimate likes another schedule much better."""
     taken, binding = planned(drawn, device)
     for kernel, offers in zip(taken.kernels, candidates(taken.strategy, binding, device), strict=True):
-        if kernel.cost.microseconds > _SLOWER * min(each.cost.microseconds for each in offers):
+        if kernel.microseconds > _SLOWER * min(each.microseconds for each in offers):
             yield f"{kernel.kernel.name}: estimated slower than another"
 
 
@@ -66,7 +66,7 @@ def _single_elements(each: Candidate) -> bool:
         return False
     shape = shape_of(each.kernel, each.call)
     narrow = s.vector * shape.narrowest < REGISTER_BYTES and s.vector < shape.realigned
-    return narrow and not form_of(s).by_words
+    return narrow and s.form != "row_tile"  # which reads whole words, whatever the vectors
 
 
 def _idle(each: Candidate) -> bool:

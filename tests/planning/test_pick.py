@@ -3,9 +3,8 @@ by which rule one of them is preferred."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,25 +16,25 @@ from hypothesis import strategies as st
 from bench.calls import call_of
 from bench.calls import draw as draw_of
 from bench.drawn import Drawn, draw
-from normgen.families.columns.launch import choose as columns
 from normgen.families.columns.launch import space as of_columns
 from normgen.families.columns.launch.family import shape_of as shape_of_columns
-from normgen.families.resident.launch import choose as resident
+from normgen.families.columns.launch.quantities import ColumnsSpace
 from normgen.families.resident.launch.family import shape_of as shape_of_resident
+from normgen.families.resident.launch.quantities import ResidentSpace
 from normgen.families.resident.launch.segments import segment_of
 from normgen.families.rows.launch import choose as rows
 from normgen.families.rows.launch import space as of_rows
-from normgen.families.tiles.launch.family import _fastest as fastest_tiling
-from normgen.families.tiles.launch.tiling import space as tilings
-from normgen.families.windows.launch import choose as windows
-from normgen.families.windows.launch.space import made
+from normgen.families.tiles.launch import family as tiles
+from normgen.families.windows.launch.quantities import WindowsSpace
+from normgen.families.windows.launch.shape import shape_of as shape_of_windows
 from normgen.launching import model, pick
 from normgen.launching.call import Call
-from normgen.launching.knobs import Knobs, bits_of
+from normgen.launching.knobs import Knobs
 from normgen.launching.machine import Machine
 from normgen.launching.pick import (
     BUCKETS,
     COUNTS,
+    Space,
     Two,
     bucket_of,
     compared,
@@ -56,47 +55,42 @@ class Offered(NamedTuple):
 
     kernel: Kernel
     call: Call
-    starts: Sequence[Any]
-    neighbours: Callable[[Any], Sequence[Any]]
-    bits: Callable[[Any], Knobs]
-    predict: Callable[[], Any] | None  # with nothing remembered, and no table; None where nothing fits
+    space: Space[Any]
+    size: int  # nearly the count of the call
+
+    @property
+    def starts(self) -> Sequence[Any]:
+        fits = family_of(self.kernel).fits(self.kernel, self.call).ok
+        return self.space.starts() if fits or not isinstance(self.kernel, ResidentRecord) else []
+
+    def neighbours(self, start: Any) -> list[Any]:
+        return list(self.space.near(start))
+
+    def bits(self, schedule: Any) -> Knobs:
+        return self.space.bits(schedule)
+
+    def predict(self) -> Any:
+        """With nothing remembered, and no table."""
+        pick._alike.cache_clear()
+        rows = isinstance(self.kernel, RowsRecord)
+        return pick.predicted.__wrapped__(self.space, self.space.counts if rows else (self.size,))
 
 
 def of_kernel(kernel: Kernel, call: Call) -> Offered:
     match kernel:
         case RowsRecord():
-            given = rows.of_any_count(kernel, call), rows.device_of(call), rows.forms_of(kernel)
-            starts, predict = of_rows.starts(*given), partial(rows._predicted, *given)
-            return Offered(kernel, call, starts, lambda s: of_rows.neighbours(s, *given), rows.bits, predict)
+            shape = rows.of_any_count(kernel, call)
+            return Offered(kernel, call, rows.RowsSpace(shape, call.device, rows.forms_of(kernel)), 0)
         case ColumnsRecord():
-            shape = shape_of_columns(kernel, call)
-            starts, predict = of_columns.starts(shape), partial(columns._predicted, shape)
-            near = partial(of_columns.neighbours, shape=shape)
-            return Offered(kernel, call, starts, near, bits_of, partial(forgetful, predict))
+            return Offered(kernel, call, ColumnsSpace(shape_of_columns(kernel, call)), 1)
         case ResidentRecord():
-            segment, shape, device = segment_of(kernel, call), shape_of_resident(kernel, call), call.device
-            starts = resident.starts_of(segment, device) if family_of(kernel).fits(kernel, call).ok else []
-            predict = partial(resident._predicted.__wrapped__, segment, shape, 1)
-            return Offered(
-                kernel,
-                call,
-                starts,
-                lambda s: list(resident.neighbours(segment, s, device)),
-                bits_of,
-                predict if starts else None,
-            )
+            space = ResidentSpace(segment_of(kernel, call), shape_of_resident(kernel, call))
+            return Offered(kernel, call, space, 1)
         case WindowsRecord():
-            starts, predict = made(kernel, call), partial(windows.choose.__wrapped__, kernel, call)
-            return Offered(kernel, call, starts, lambda s: list(windows.in_ranges(s)), bits_of, predict)
+            shape_of_images = shape_of_windows(kernel, call)
+            return Offered(kernel, call, WindowsSpace(kernel, shape_of_images), shape_of_images.images)
         case _:
-            starts, predict = list(tilings(kernel, call)), partial(fastest_tiling.__wrapped__, kernel, call)
-            return Offered(kernel, call, starts, lambda s: [s], bits_of, predict)
-
-
-def forgetful(found: Callable[[], Any]) -> Any:
-    columns._of_count.cache_clear()
-    columns._of_least_regret.cache_clear()
-    return found()
+            return Offered(kernel, call, tiles.space_of(kernel, call), 1)
 
 
 def kernels_of(call: Drawn, device: Machine) -> Iterator[tuple[Kernel, Call]]:
@@ -148,7 +142,7 @@ def test_a_prediction_evaluates_few_schedules(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pick, "microseconds", counting)
     for each in offered(12, 15):
         evaluated.clear()
-        if each.predict is None:
+        if not each.starts:
             continue
         each.predict()
         assert 0 < sum(evaluated) <= (len(each.starts) + 2 * NEIGHBOURS) * len(COUNTS)
@@ -234,12 +228,10 @@ def have_the_same_bits(calls: Sequence[Drawn], device: Machine, less: float) -> 
 
 def taken(kernel: Kernel, call: Call) -> set[Any]:
     """What a kernel takes in this call, and in others like it."""
-    if isinstance(kernel, ColumnsRecord):
-        return {columns.pick(shape_of_columns(kernel, call))}
     if not isinstance(kernel, RowsRecord):
         return {next(family_of(kernel).space(kernel, call))}
     both, own = rows.usual(kernel, call), rows.default(kernel, call)
-    assert both is not None and own in both[:2]
+    assert both is not None and own in (both.few, both.many)
     return {both.few, both.many}
 
 

@@ -15,8 +15,7 @@ import pytest
 from bench.calls import call_of, draw
 from bench.drawn import KINDS, Drawn
 from bench.registers import DEVICES, reported
-from normgen.runtime.planning.choose import alternatives, choose_strategy
-from tests.fakes.machine import need_nvrtc
+from normgen.runtime.planning.choose import fastest
 
 # The classes of calls whose reports the model of spills was fitted to.
 TOLD = tuple(KINDS)
@@ -34,7 +33,7 @@ class Compiled(NamedTuple):
 def compiled(drawn: Drawn, arch: str) -> list[Compiled]:
     """The kernels of a call. (In a process of its own.)"""
     direction, binding = call_of(drawn)
-    taken = choose_strategy(alternatives(direction.record, binding, DEVICES[arch]))
+    taken = fastest(direction.record, binding, DEVICES[arch])
     found = []
     for each in taken.kernels:
         usage = reported(each, arch)
@@ -54,7 +53,6 @@ def every(calls: int, seed: int) -> Iterator[Compiled]:
 @pytest.mark.thorough
 @pytest.mark.nvrtc
 def test_what_is_taken_seldom_spills() -> None:
-    need_nvrtc()
     kernels = list(every(CALLS, SEED))
     spilling = [each for each in kernels if each.spilled]
     for each in spilling:

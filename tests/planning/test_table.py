@@ -24,7 +24,7 @@ from normgen.runtime.planning.choose import (
     Candidate,
     alternatives,
     candidates,
-    choose_strategy,
+    fastest,
     plan_launches,
 )
 from normgen.runtime.planning.registry import family_of
@@ -223,5 +223,5 @@ def test_nothing_is_predicted_of_calls_that_the_table_has(monkeypatch: pytest.Mo
             if sum(each.measured for each in found) == 1:
                 known += 1
                 assert not predicted, (problem.text, direction)
-            assert plan == choose_strategy(found).plan, (problem.text, direction)
+            assert plan == fastest(called.record, binding, H200).plan, (problem.text, direction)
     assert known > 300

@@ -43,14 +43,14 @@ def test_a_size_is_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"0": 0, "123": 123, "2K": 2048, "1.5m": 3 << 19, "2 GiB": 2 << 30, "1tb": 1 << 40}
     assert {text: parse_size(text) for text in sizes} == sizes
     for text in ("", "much", "-1", "1X", "1GG", "nan"):
-        with pytest.raises(ValueError, match="write it as in 500M"):
+        with pytest.raises(ValueError, match="write, for instance, 500M"):
             parse_size(text)
     monkeypatch.delenv("NORMGEN_CACHE_LIMIT", raising=False)
     assert size_limit() == 1 << 30
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "5M")
     assert size_limit() == 5 << 20
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "five")
-    with pytest.warns(RuntimeWarning, match="NORMGEN_CACHE_LIMIT: 'five' is no size"):
+    with pytest.warns(RuntimeWarning, match="NORMGEN_CACHE_LIMIT: 'five' is not a size"):
         assert size_limit() == 1 << 30
 
 

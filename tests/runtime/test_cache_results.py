@@ -6,11 +6,9 @@ import warnings
 from pathlib import Path
 
 import jinja2
-import lark
 import pytest
 
 from normgen.cache_results import kept, sources
-from normgen.dsl.syntax import parser
 from normgen.kernel.templates import environment
 
 TEMPLATE = "shared/clear.cu.jinja"
@@ -41,24 +39,20 @@ def test_what_it_depends_on_tells_results_apart() -> None:
     assert kept("letter", ("a",), lambda: b"3") == b"3"
 
 
-def test_tables_of_the_parser_and_templates_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parser.__wrapped__()
+def test_templates_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     template()
-    monkeypatch.setattr(lark.Lark, "__init__", refuse)
     monkeypatch.setattr(jinja2.Environment, "compile", refuse)
-    assert parser.__wrapped__().parse_interactive("norm", start="spec").accepts()
     assert template().name == TEMPLATE
 
 
-@pytest.mark.parametrize("make", [parser.__wrapped__, template], ids=["parser", "template"])
-def test_a_damaged_entry_is_made_again(cache: Path, make, caplog: pytest.LogCaptureFixture) -> None:
-    make()
-    (entry,) = [*cache.glob("??/*.parser"), *cache.glob("??/*.template")]
+def test_a_damaged_entry_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    template()
+    (entry,) = cache.glob("??/*.template")
     damaged = entry.read_bytes().replace(b"normgen1", b"normgen2")
     entry.write_bytes(damaged)
-    make()
+    template()
     assert caplog.text.count("is damaged") == 1 and entry.read_bytes() != damaged
-    make()
+    template()
     assert caplog.text.count("is damaged") == 1
 
 

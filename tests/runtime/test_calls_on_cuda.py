@@ -148,7 +148,7 @@ def test_texts_are_compiled_side_by_side(
     monkeypatch.setattr(driver, "compile", compiling)
     norm.warmup({"...": 600, "D": 64}, "bf16", "cuda:0")
     assert met.is_set()
-    with pytest.raises(ValueError, match="is no device: write 'host'"):
+    with pytest.raises(ValueError, match="is not a device: write 'host'"):
         norm.warmup({"...": 600, "D": 64}, "bf16", "gpu")
 
 

@@ -81,7 +81,7 @@ def test_shared_memory_and_large_clusters_are_asked_for_as_needed(driver: FakeDr
     with pytest.raises(ValueError, match=r"kernel needs 231425 bytes of shared memory; Imaginary has 231424"):
         executor.function("text", "kernel", 226 * 1024 + 1)
     for cluster, allowed in ((1, False), (8, False), (16, True)):
-        launch = Launch("text", "kernel", (3, 1, 1), (64, 1, 1), 0, "PPi", (), (), (), cluster)
+        launch = Launch("text", "kernel", (16, 1, 1), (64, 1, 1), 0, "PPi", (), (), (), cluster)
         executor.launch(function, launch, struct.pack("PPi", 0x1234, 0, 7))
         assert function.handle.large_clusters is allowed
 

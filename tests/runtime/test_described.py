@@ -50,6 +50,7 @@ def test_docs_say_what_is_taken_and_returned(norm: Any) -> None:
     assert norm.__doc__.startswith("Scales by a root mean square < 1.\n")
 
 
+@pytest.mark.kernels
 def test_a_norm_is_called_directly(norm: Any) -> None:
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
     made = norm.forward(x, gamma=0.5)

@@ -58,9 +58,9 @@ def of_device(code: int, pointer: int = 0x1000, owner: Any = None) -> Any:
 
 
 def test_what_dlpack_tells_may_be_refused() -> None:
-    with pytest.raises(TypeError, match=r"^it: .*int32 is no element type"):
+    with pytest.raises(TypeError, match=r"^it: .*kernels do not support int32"):
         arrays.view(Shared(np.zeros(2, np.int32)), "it")
-    with pytest.raises(TypeError, match=r"^it: .*device type 7 is neither the host's nor CUDA's"):
+    with pytest.raises(TypeError, match=r"^it: .*device type 7 is not supported"):
         arrays.view(Exchange(of_device(7), (7, 0)), "it")
 
 

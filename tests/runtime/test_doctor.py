@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from normgen.cli import exits
-from tests.fakes.machine import Machine, need_nvrtc
+from normgen.devices.cuda.nvrtc import find_nvrtc
+from tests.fakes.machine import Machine
+from tests.sampling import paired
 
 PIP_ALONE: Mapping[str, str] = {
     "NORMGEN_LAUNCHER": "",
@@ -27,9 +29,9 @@ PRELUDE = """
     nvcc._USUAL_HOME = Path("/nonexistent")
     nvcc._wheel_homes = list
 """
-DOCTOR = """
+COMMAND = """
     from normgen.cli import main
-    sys.argv = ["normgen", "doctor"]
+    sys.argv = ["normgen", *os.environ.get("COMMAND", "doctor").split()]
     main()
 """
 # Without PyCUDA, nvcc or a C++ compiler.
@@ -64,12 +66,29 @@ def test_what_the_doctor_says(
     name: str, request: pytest.FixtureRequest, golden: Callable[[str, str], None]
 ) -> None:
     code, hidden, environment = SITUATIONS[name]
-    version = ".".join(map(str, need_nvrtc().version))
+    version = ".".join(map(str, find_nvrtc().version))
     fixture = "pycuda_machine" if name == "pycuda-nvcc" else "bindings_machine"
     machine: Machine = request.getfixturevalue(fixture)
-    done = machine.run(PRELUDE + DOCTOR, HIDDEN=f"{hidden} torch", **environment)
+    done = machine.run(PRELUDE + COMMAND, HIDDEN=f"{hidden} torch", **environment)
     assert (done.returncode, done.stderr) == (code, "")
     golden(f"doctor/{name}.txt", stripped(done.stdout, machine, version))
+
+
+@pytest.mark.parametrize(
+    ("command", "hidden"),
+    paired(
+        ["tune", "bench", "check --quick --executor cuda"],
+        ["pycuda", "pycuda cuda.bindings", "cuda.bindings"],
+    ),
+)
+def test_a_missing_driver_is_said_first(command: str, hidden: str, bindings_machine: Machine) -> None:
+    """In the words of the doctor, whether the package that launches is missing too."""
+    environment = {**PIP_ALONE, "LD_LIBRARY_PATH": "", "HIDDEN": f"{hidden} torch"}
+    done = bindings_machine.run(PRELUDE + COMMAND, COMMAND=f"{command} rmsnorm", **environment)
+    assert (done.returncode, done.stdout) == (exits.GPU, "")
+    said = " ".join(bindings_machine.run(PRELUDE + COMMAND, **environment).stdout.split())
+    first = said.partition("a GPU: ")[2].partition(".")[0]
+    assert first.startswith("no CUDA driver is found: install") and done.stderr == f"{first}\n"
 
 
 def stripped(text: str, machine: Machine, nvrtc: str) -> str:
@@ -85,7 +104,6 @@ def stripped(text: str, machine: Machine, nvrtc: str) -> str:
 
 @pytest.mark.nvrtc
 def test_what_pip_alone_installs_runs_a_norm(bindings_machine: Machine) -> None:
-    need_nvrtc()
     said = "cuda-bindings nvrtc DeviceArray (4, 64)\n"
     assert bindings_machine.check(PRELUDE + NORM, HIDDEN="pycuda", **PIP_ALONE) == said
     launched = [line.split()[1] for line in bindings_machine.log if line.startswith("launch")]

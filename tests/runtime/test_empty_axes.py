@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, seed, settings
+from hypothesis import strategies as st
 
 import normgen
+from normgen.codegen.compilation import Compilation
 from normgen.devices.host.executor import HostExecutor
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
 from normgen.ir.reference import evaluate
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
+from tests.axis_specs import axis_specs
 from tests.ir.specs import written
+from tests.strategies import COMPILED
 
+EXAMPLES = int(os.environ.get("EXAMPLES", "20"))
 HOST = HostExecutor(checked=True)
 # By what is empty: a spec, shapes of its operands, the results that are there all the same.
 CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], str]] = {
@@ -92,3 +102,79 @@ def test_gradients_of_what_lacks_an_empty_axis_are_there() -> None:
     np.testing.assert_array_equal(made.qn, other.qn)
     np.testing.assert_array_equal(back.dq, expected.dq)
     assert back.dk.shape == (3, 0)
+
+
+def _reference(program: Any, arrays: Any, lengths: Any) -> dict[str, Any] | None:
+    """None where something of no elements has no value."""
+    try:
+        with np.errstate(all="ignore"):
+            made = evaluate(program, arrays, lengths)
+    except ValueError:  # a maximum of nothing
+        return None
+    made = {r.tensor.name: made[r.tensor.name] for r in program.results}
+    return made if all(np.isfinite(each).all() for each in made.values()) else None
+
+
+def _same(made: Any, expected: dict[str, Any], before: dict[str, float] | None = None) -> None:
+    for name, array in made._asdict().items():
+        want = np.asarray(expected[name]).reshape(array.shape) + (before or {}).get(name, 0)
+        np.testing.assert_allclose(array, want, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@seed(3)
+@settings(COMPILED, max_examples=EXAMPLES)
+@given(axis_specs(2), st.data())
+def test_what_is_not_empty_is_computed_and_what_is_given_is_added_to(text: str, data: Any) -> None:
+    """Forward and backward of specs that are drawn, of lengths of which some are 0: what the mathematics
+    gives, or a refusal."""
+    lengths = {axis: data.draw(st.sampled_from((0, 0, 2, 3))) for axis in "BSD"}
+    assume(0 in lengths.values())
+    made = Compilation(load_definition(Source("drawn.norm", text)))
+    norm, program, derived = Norm(made.package).on(HOST), made.definition.program, made.derived
+    assert derived is not None
+    shapes = {
+        t.name: tuple(lengths[axis] for axis in t.order) for t in (*program.operands, *derived.operands)
+    }
+    drawn = arrays(shapes)
+    operands = {tensor.name: drawn[tensor.name] for tensor in program.operands}
+    forward = _reference(program, operands, lengths)
+    if forward is None:
+        return
+    try:
+        results = norm.forward(**operands)
+    except ValueError as refusal:
+        assert "but the norm reduces over" in str(refusal)
+        return
+    _same(results, forward)
+    drawn |= {name: each for name, each in results._asdict().items() if name in drawn}
+    taken = {tensor.name: drawn[tensor.name] for tensor in derived.operands}
+    backward = _reference(derived, taken, lengths)
+    if backward is None:
+        return
+    direction = norm.dispatcher("backward").direction
+    for accumulate in (False, True):
+        added = {name: 7.0 for name in backward if accumulate and direction.accumulates(name)}
+        out = {r.tensor.name: np.full(_shape(r, lengths), 7, np.float32) for r in derived.results}
+        try:
+            _same(norm.backward(**taken, out=out, accumulate=accumulate), backward, added)
+        except ValueError as refusal:
+            assert "no kernel computes" in str(refusal)
+            wrong = re.search(r"no kernel computes (\w+) from (\w+), which is not empty", str(refusal))
+            assert wrong is not None and backward[wrong[1]].any() and drawn[wrong[2]].size
+
+
+def test_gradients_that_are_more_than_an_empty_sum_are_refused() -> None:
+    text = """norm refused
+    input x[B, S]
+    param z[B]
+    output y[B, S] = x * z
+    output v[B] = z^2
+    """
+    norm, given = normgen.load(text).on(HOST), arrays({"x": (3, 0), "dy": (3, 0), "z": (3,), "dv": (3,)})
+    x, z, dy, dv = (given[name] for name in ("x", "z", "dy", "dv"))
+    with pytest.raises(
+        ValueError, match=r"^S is 0, and no kernel computes dz from dv.*pass None for dv, or leave dz out$"
+    ):
+        norm.backward(dy=dy, dv=dv, x=x, z=z)
+    assert norm.backward(dy=dy, dv=None, x=x, z=z).dz.tolist() == [0, 0, 0]
+    assert norm.backward(dy=dy, dv=dv, x=x, z=z, wrt="x").dx.shape == (3, 0)

@@ -119,9 +119,15 @@ def test_gradients_of_what_all_heads_share_are_parts_or_whole():
 @pytest.mark.parametrize(
     ("name", "attrs", "dim", "runs", "said"),
     [
-        ("groupnorm", {"groups": 3}, "(G C)", (6, 4), "(G C) is 10 on all ranks together (6+4), not a mult"),
-        ("groupnorm", {"groups": 2}, "(G C)", (6, 3), "(G C) is 9 on all ranks together (6+3), not a mult"),
-        ("groupnorm", {"groups": 2}, "(G C)", (0, 0), "(G C) is 0: nothing to reduce over"),
+        (
+            "groupnorm",
+            {"groups": 3},
+            "(G C)",
+            (6, 4),
+            "(G C) is 10 over all ranks (6+4), which is not a mult",
+        ),
+        ("groupnorm", {"groups": 2}, "(G C)", (6, 3), "(G C) is 9 over all ranks (6+3), which is not a mult"),
+        ("groupnorm", {"groups": 2}, "(G C)", (0, 0), "(G C) is 0, but the norm reduces over"),
     ],
 )
 def test_runs_that_are_no_groups_are_refused_on_all_ranks(name, attrs, dim, runs, said):

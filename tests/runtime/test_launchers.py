@@ -181,9 +181,9 @@ def test_the_compiler_fails(machine: Machine) -> None:
 NOWHERE = {"CUDA_HOME": "/nonexistent", "PATH": "/nonexistent", "HIDE": "everything"}
 FAULTS = {
     "no device": ({"devices": 0}, NoDevice, "the CUDA driver finds no device"),
-    "no library": ({"LD_LIBRARY_PATH": ""}, NoDevice, "finds no CUDA driver"),
+    "no library": ({"LD_LIBRARY_PATH": ""}, NoDevice, "no CUDA driver is found"),
     "no package": ({"HIDE": "package"}, DeviceMissing, "pip install"),
-    "no such device": ({"INDEX": "3"}, DeviceMissing, "no CUDA device 3: there are 1"),
+    "no such device": ({"INDEX": "3"}, DeviceMissing, "no CUDA device 3: the number of devices is 1"),
     "no nvcc": (NOWHERE, ToolchainMissing, "needs nvcc"),
 }
 

@@ -14,7 +14,6 @@ import pytest
 from normgen.devices.cuda import nvrtc
 from normgen.devices.cuda.nvrtc import Library, Nvrtc, find_nvrtc
 from normgen.errors import CompileError, ToolchainMissing
-from tests.fakes.machine import need_nvrtc
 
 TEXT = """
 #include <cuda_bf16.h>
@@ -28,7 +27,7 @@ extern "C" __global__ void kernel(float* x) {
 
 @pytest.fixture
 def library() -> Library:
-    return need_nvrtc()
+    return find_nvrtc()
 
 
 @pytest.mark.nvrtc
@@ -69,8 +68,8 @@ def test_texts_and_options_that_are_refused(library: Library, monkeypatch: pytes
     kept = Path(caught.value.source_path)
     assert "// nvrtc -arch=sm_90 " in kept.read_text()
     kept.unlink()
-    for arch, said in (("sm_999", r"too old \(pip install"), ("sm_20", "too new")):
-        with pytest.raises(ToolchainMissing, match=f"^[^\n]*and not for {arch}[^\n]*{said}[^\n]*$"):
+    for arch, said in (("sm_999", r"upgrade it \(pip install"), ("sm_20", "install an older one")):
+        with pytest.raises(ToolchainMissing, match=f"^[^\n]*, not {arch}: {said}[^\n]*$"):
             Nvrtc().compile(TEXT, arch)
     monkeypatch.setattr(Nvrtc, "options", ("-no-such-option",))
     with pytest.raises(ToolchainMissing, match=r"^[^\n]*does not work here: [^\n]*no-such-option[^\n]*$"):
@@ -84,7 +83,7 @@ def test_what_is_missing_is_one_line(library: Library, monkeypatch: pytest.Monke
     def nowhere(_: str) -> Any:
         return SimpleNamespace(abs_path="/nowhere")
 
-    for load, said in ((not_found, "takes NVRTC, which is not found"), (nowhere, "takes CUDA's headers")):
+    for load, said in ((not_found, "needs NVRTC, which is not found"), (nowhere, "needs CUDA's headers")):
         module = SimpleNamespace(load_nvidia_dynamic_lib=load, find_nvidia_header_directory=lambda _: None)
         monkeypatch.setitem(sys.modules, "cuda.pathfinder", module)
         monkeypatch.setattr(sys.modules["cuda"], "pathfinder", module, raising=False)

@@ -56,6 +56,7 @@ def on_threads(size, run):
 RUNS = (20, 0, 17)
 
 
+@pytest.mark.kernels
 def test_shards_of_rows_have_the_results_of_the_whole():
     """With a rank that has no elements; both directions; whole results in the same bits."""
     norm, plain = normgen.load("rmsnorm", shard={"D": Simulated(3)}), normgen.load("rmsnorm")
@@ -73,6 +74,7 @@ def test_shards_of_rows_have_the_results_of_the_whole():
     assert norm.placements == {"rstd": "whole", "y": "shard", "dx": "shard", "dw": "shard"}
 
 
+@pytest.mark.kernels
 def test_a_batch_in_runs_updates_its_states_and_leaves_parts_of_gradients():
     norm, plain = normgen.load("batchnorm", shard={"B": Simulated(3)}), normgen.load("batchnorm")
     runs, x = (3, 0, 1), drawn(4, 6, 5) + 3
@@ -95,6 +97,7 @@ def test_a_batch_in_runs_updates_its_states_and_leaves_parts_of_gradients():
     assert not made.dw[1].any(), "the rank without samples adds nothing"
 
 
+@pytest.mark.kernels
 def test_what_is_made_of_a_state_has_its_value_before_the_update():
     spec = "norm t\ninput x[B, C]\nstate running[C] = 1\nupdate running = lerp(running, mean[B](x), 0.25)\n"
     norm = normgen.load(spec + "output y[B, C] = x - running", shard={"B": Simulated(2)})
@@ -104,6 +107,7 @@ def test_what_is_made_of_a_state_has_its_value_before_the_update():
     np.testing.assert_allclose(states[1], 1.5 + 0.25 * x.mean(0), **CLOSE)
 
 
+@pytest.mark.kernels
 def test_a_gradient_that_does_not_vary_along_a_spread_axis_is_a_shard_of_it():
     spec = "norm t\ninput x[B, D]\nparam w[D]\noutput y[B, D] = w * mean[D](x)\ngrad y wrt x\n"
     norm, dy, w, x = normgen.load(spec, shard={"D": Simulated(3)}), drawn(2, 6), drawn(6), drawn(2, 6, seed=1)
@@ -114,6 +118,7 @@ def test_a_gradient_that_does_not_vary_along_a_spread_axis_is_a_shard_of_it():
     assert [each.shape for each in dx] == [(2, 4), (2, 0), (2, 2)] and norm.placements["dx"] == "shard"
 
 
+@pytest.mark.kernels
 def test_element_types_are_those_of_the_norm():
     norm = normgen.load("layernorm", shard={"D": Simulated(2)})
     x, w, dy = drawn(3, 9, dtype=BF16), drawn(9), drawn(3, 9, seed=2, dtype=BF16)
@@ -126,6 +131,7 @@ def test_element_types_are_those_of_the_norm():
     assert [getattr(gradients, name)[0].dtype for name in ("dx", "dw", "db")] == [BF16, "f4", "f2"]
 
 
+@pytest.mark.kernels
 def test_gradients_that_nobody_wants_are_not_exchanged_for():
     norm = normgen.load("rmsnorm", shard={"...": Simulated(2)})
     x, w, dy, rstd = drawn(4, 8), drawn(8), drawn(4, 8, seed=1), np.ones(4, np.float32)
@@ -138,6 +144,7 @@ def test_gradients_that_nobody_wants_are_not_exchanged_for():
     assert made.dx is made.dw is None
 
 
+@pytest.mark.kernels
 def test_a_gradient_may_be_asked_for_whole():
     norm = normgen.load("rmsnorm", shard={"...": Simulated(3)}, whole=("w",))
     x, w, dy, rstd = drawn(7, 8), drawn(8), drawn(7, 8, seed=1), np.abs(drawn(7)) + 1
@@ -149,6 +156,7 @@ def test_a_gradient_may_be_asked_for_whole():
     np.testing.assert_allclose(np.concatenate(made.dx), wanted.dx, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.kernels
 def test_attrs_are_numbers_of_a_call_and_saves_may_be_left_out():
     norm, x = normgen.load("rmsnorm", shard={"D": Simulated(2)}), drawn(2, 6)
     made = norm.forward(cut(x, (2, 4)), None, eps=0.5, save=False)
@@ -157,6 +165,7 @@ def test_attrs_are_numbers_of_a_call_and_saves_may_be_left_out():
     np.testing.assert_allclose(np.concatenate(made.y, 1), wanted.y, **CLOSE)
 
 
+@pytest.mark.kernels
 def test_any_object_that_gathers_is_ranks():
     x, w = drawn(5, 37), drawn(37)
     xs, ws = cut(x, RUNS), cut(w, RUNS)
@@ -180,12 +189,12 @@ def shared(ranks, name="rmsnorm", rows=6, dtype=np.float32, w=True, wrt=None, di
     return norm.backward(dy=drawn(rows, 4), **arrays, rstd=np.ones(rows, np.float32), wrt=wrt)
 
 
-SAME = "all ranks make the same calls, in the same order"
+SAME = "all ranks must make the same calls in the same order"
 DIFFERENT = (
     ({"name": "layernorm"}, "rank 1 loads layernorm over D, rank 0 loads rmsnorm over D"),
     ({"rows": 7}, "rank 1 has 7 rows, rank 0 has 6 rows"),
     ({"dtype": np.float16}, "rank 1 has x in f16, rank 0 has x in f32"),
-    ({"w": False}, "rank 1 gives x, rank 0 gives x, w"),
+    ({"w": False}, "rank 1 passes x, rank 0 passes x, w"),
     ({"eps": 0.5}, "rank 1 has eps = 0.5, rank 0 has eps = 1e-06"),
     ({"direction": "backward"}, "rank 1 calls backward, rank 0 calls forward"),
 )
@@ -216,7 +225,7 @@ def test_the_fault_of_one_rank_is_an_error_on_all():
 
 def test_an_axis_that_is_empty_on_all_ranks_is_refused():
     norm = normgen.load("rmsnorm", shard={"D": Simulated(2)})
-    with pytest.raises(ValueError, match="D is 0: nothing to reduce over"):
+    with pytest.raises(ValueError, match="D is 0, but the norm reduces over"):
         norm.forward([drawn(6, 0), drawn(6, 0)])
     made = norm.forward([drawn(0, 3), drawn(0, 2)])
     assert [y.shape for y in made.y] == [(0, 3), (0, 2)]
@@ -229,7 +238,7 @@ def test_a_gather_that_is_none_is_told():
         def gather(self, array):
             return array
 
-    with pytest.raises(ValueError, match="it must give what all 2 ranks gave"):
+    with pytest.raises(ValueError, match="it must stack the arrays of all 2 ranks"):
         normgen.load("rmsnorm", shard={"D": Alone()}).forward(drawn(2, 3))
 
 
@@ -237,19 +246,19 @@ def test_a_gather_that_is_none_is_told():
     ("call", "said"),
     [
         (lambda: normgen.load("rmsnorm", shard={}), "shard names no axis"),
-        (lambda: normgen.load("rmsnorm", shard={"D": 4}), "D is spread over a int: give normgen.Simulated"),
-        (lambda: Simulated(0), "at least 1, not 0"),
-        (lambda: normgen.load("rmsnorm", whole=("w",)), "it goes with shard"),
+        (lambda: normgen.load("rmsnorm", shard={"D": 4}), "D is sharded over a int: pass normgen.Simulated"),
+        (lambda: Simulated(0), "at least 1, but got 0"),
+        (lambda: normgen.load("rmsnorm", whole=("w",)), "whole= requires shard="),
         (
             lambda: normgen.load("rmsnorm", shard={"D": Simulated(2)}, whole=("b",)),
-            "rmsnorm has no gradient by 'b'; it has x, w",
+            "rmsnorm has no gradient with respect to 'b'; it has x, w",
         ),
         (lambda: two("batchnorm", "B").forward([drawn(2, 3, 4)] * 2, None, None, *states()), "contiguous"),
         (
             lambda: normgen.load("qk_norm", head_dim=4, shard={"H": Simulated(2), "K": Simulated(3)}),
-            "H and K are spread over different ranks",
+            "H and K are sharded over different ranks",
         ),
-        (lambda: two().forward([drawn(2, 3)]), "x has 1 arrays, and there are 2 ranks"),
+        (lambda: two().forward([drawn(2, 3)]), "x has 1 array, but there are 2 ranks"),
         (lambda: two().forward([drawn(2, 3)] * 2, out={}), "unknown argument 'out'"),
         (
             lambda: two("batchnorm", "B").forward([drawn(2, 3, 4)] * 2, None, None, drawn(3)),
@@ -276,6 +285,6 @@ def two(name="rmsnorm", axis="D"):
 def test_a_norm_without_a_backward_says_so():
     spec = "norm t\ninput x[..., D]\noutput q[..., D]: f8e4m3 = x * rsqrt(mean[D](x^2))\n"
     norm = normgen.load(spec, shard={"D": Simulated(2)})
-    assert repr(norm) == "<t with D spread over 2 ranks>"
+    assert repr(norm) == "<t with D sharded over 2 ranks>"
     with pytest.raises(ValueError, match="t has no backward"):
         norm.backward()

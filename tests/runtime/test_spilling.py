@@ -6,7 +6,6 @@ import pytest
 
 from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.devices.cuda.spills import SPILLED, compiled, stack_of, with_fewer_blocks
-from tests.fakes.machine import need_nvrtc
 
 # A thread has so many values at once; or an array that it indexes, which lies on the stack in any case.
 HELD = """
@@ -42,7 +41,6 @@ class Counting:
 
 @pytest.mark.nvrtc
 def test_what_spills_is_compiled_for_fewer_blocks() -> None:
-    need_nvrtc()
     compiler = Counting()
     assert stack_of(Counting()(text(HELD, 8))) > SPILLED
     assert stack_of(compiled(compiler, text(HELD, 8))) <= SPILLED
@@ -54,7 +52,6 @@ def test_what_spills_is_compiled_for_fewer_blocks() -> None:
     ("body", "blocks", "compiled_for"), [(HELD, 2, [2]), (INDEXED, 4, [4, 3, 2]), (INDEXED, 1, [1])]
 )
 def test_what_does_not_is_left_as_it_is(body: str, blocks: int, compiled_for: list[int]) -> None:
-    need_nvrtc()
     compiler = Counting()
     made = compiled(compiler, text(body, blocks))
     assert compiler.blocks == compiled_for

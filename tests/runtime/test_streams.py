@@ -44,5 +44,5 @@ def test_streams_are_given_in_many_ways() -> None:
     for wrong in (None, "0", 1.5, True, object(), of(ptr=None)):
         with pytest.raises(TypeError, match="stream must be"):
             arrays.stream_handle(wrong)
-    with pytest.raises(ValueError, match="no stream handle"):
+    with pytest.raises(ValueError, match="not a stream handle"):
         arrays.stream_handle(-1)

@@ -111,9 +111,9 @@ def test_sizes_of_any_whole_number() -> None:
     for sizes in ({"...": np.int64(4), "D": np.uint8(8)}, {"...": (np.int32(2), 2), "D": 8}):
         assert NORM.workspace("forward", sizes) == told
     for wrong in (8.0, "8", None, (2, 4.0)):
-        with pytest.raises(TypeError, match=r"^sizes: D must be an int, or a tuple of them, but is "):
+        with pytest.raises(TypeError, match=r"^sizes: D must be an int or a tuple of ints but is "):
             NORM.workspace("forward", {"...": 4, "D": wrong})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match=r"^sizes: D is -8, and no length is negative$"):
+    with pytest.raises(ValueError, match=r"^sizes: D must not be negative but is -8$"):
         NORM.workspace("forward", {"...": 4, "D": -8})
 
 
@@ -128,9 +128,9 @@ def test_sizes_of_any_whole_number() -> None:
         ({"strides": 4}, "is malformed"),
         ({"strides": (4, 4, 4)}, "3 strides for 2 dimensions"),
         ({"stream": "x"}, "is malformed"),
-        ({"typestr": ...}, "lacks 'typestr'"),
-        ({"shape": ...}, "lacks 'shape'"),
-        ({"data": ...}, "lacks 'data'"),
+        ({"typestr": ...}, "has no 'typestr'"),
+        ({"shape": ...}, "has no 'shape'"),
+        ({"data": ...}, "has no 'data'"),
         (None, "is malformed"),
     ],
 )

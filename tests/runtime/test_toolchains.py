@@ -9,7 +9,7 @@ from normgen.devices.cuda import executor as cuda
 from normgen.devices.cuda import toolchains
 from normgen.devices.cuda.compile import Nvcc
 from normgen.devices.cuda.nvrtc import Nvrtc
-from normgen.devices.cuda.pycuda import PyCudaCompiler
+from normgen.devices.cuda.pycuda_compiler import PyCudaCompiler
 from normgen.errors import DeviceMissing, MachineError, ToolchainMissing
 from tests.fakes.driver import FakeDriver
 
@@ -62,7 +62,7 @@ def test_a_driver_has_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         made = toolchains.make_driver(launcher, compiler)
         assert made.name == launcher and type(made.compiler) is kind
-    with pytest.raises(ValueError, match="own compiler"):
+    with pytest.raises(ValueError, match="a driver object has its own compiler"):
         cuda.use_driver(FakeDriver(), "nvcc")
 
 
@@ -76,11 +76,9 @@ def test_compiling_ahead_takes_no_launcher(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-    with pytest.raises(
-        DeviceMissing, match=r"there are pycuda and cuda-bindings \(NORMGEN_LAUNCHER\)[^\n]*$"
-    ):
+    with pytest.raises(DeviceMissing, match=r"use pycuda or cuda-bindings \(NORMGEN_LAUNCHER\)[^\n]*$"):
         cuda.use_driver("rocm", None)
-    with pytest.raises(ToolchainMissing, match=r"there are nvcc and nvrtc \(NORMGEN_COMPILER\)[^\n]*$"):
+    with pytest.raises(ToolchainMissing, match=r"use nvcc or nvrtc \(NORMGEN_COMPILER\)[^\n]*$"):
         cuda.use_driver(None, "clang")
 
 
@@ -95,7 +93,7 @@ def test_a_driver_that_is_too_old_says_so(driver: FakeDriver, monkeypatch: pytes
     with pytest.raises(DeviceMissing) as caught:
         executor.function("text", "kernel", 0)
     assert str(caught.value) == (
-        "the CUDA driver is too old: it knows CUDA 12.8, and kernels are compiled by nvcc of CUDA 13.0: "
+        "the CUDA driver is too old: it supports CUDA 12.8, and kernels are compiled by nvcc of CUDA 13.0: "
         "update the driver, or install a compiler of CUDA 12"
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from normgen.devices.cuda import nvrtc
-from normgen.devices.host.executor import HostExecutor, HostFault
+from normgen.devices.host.executor import HostFault
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Buffer
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, architecture
@@ -25,8 +25,9 @@ from normgen.runtime.ranks.words import (
     gather_launch,
     sum_launch,
 )
-from tests.fakes.machine import need_nvrtc
+from tests.host.mutation import Altered, barrier_lines
 from tests.runtime import word_ranks
+from tests.verify.subjects import CHECKED
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -59,9 +60,9 @@ class Second:
     def _told_by(self, rank, buffer):
         return buffer[(2 + rank) * self.words :][: self.words]  # in the second half
 
-    def run(self, checked=True):
+    def run(self, executor=CHECKED):
         """What is made, and what is recorded of who is late."""
-        launch, executor = self.launch, HostExecutor(checked=checked)
+        launch = self.launch
         touched = [
             Buffer(self.given.ctypes.data, self.given.nbytes, self.given.itemsize, "read"),
             Buffer(self.made.ctypes.data, self.made.nbytes, self.made.itemsize, "write"),
@@ -111,7 +112,7 @@ def test_nothing_beyond_the_last_element_is_read_or_written(dtype):
 
 def test_a_sum_lacks_what_has_not_come():
     come = CHUNK // 2  # words of two elements
-    made, late = adding(told=come).run(checked=False)  # blocks ask each other whether one has given up
+    made, late = adding(told=come).run()
     assert np.isnan(made).tolist() == [place >= 2 * come for place in range(len(made))]
     assert (late.rank, late.epoch) == (0, 1) and late.place >= come
 
@@ -124,16 +125,40 @@ def test_a_sum_that_does_not_wait_is_found():
     assert np.isnan(made).all()
 
 
+@pytest.mark.parametrize("exchange", [gathering, adding])
+def test_a_missing_barrier_or_fence_is_reported(exchange):
+    """Each is needed with tickets or without them."""
+    reported, tickets = set(), "constexpr bool TICKETS = true;"
+    for taken in (tickets, tickets.replace("true", "false")):
+
+        def second(taken=taken):
+            made = exchange()
+            assert made.launch.source.count(tickets) == 1
+            made.launch = replace(made.launch, source=made.launch.source.replace(tickets, taken))
+            return made
+
+        text = inlined(second().launch.source)
+        lines = [text.splitlines()[line - 1].strip() for line in barrier_lines(text)]
+        assert lines == ["__syncthreads();"] * 3 + ["__threadfence();"]
+        second().run()
+        for number in range(1, len(lines) + 1):
+            try:
+                second().run(Altered(text=text, without=number))
+            except HostFault:
+                reported.add(number)
+    assert len(reported) == len(lines)
+
+
 def test_a_record_tells_who_is_late():
     assert PeerLate.of(0) is None
     assert PeerLate.of(17 << 40 | 4 << 32 | 812) == PeerLate(rank=3, place=17, epoch=812)
     assert PeerLate.of(-1 << 40 | 8 << 32) == PeerLate(rank=7, place=2**24 - 1, epoch=0)  # of signed numbers
 
 
+@pytest.mark.nvrtc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("dtype", ADDED)
 def test_kernels_compile_without_a_warning(dtype, arch):
-    need_nvrtc()
     programmatic = architecture(arch).programmatic
     large = replace(USUAL_MACHINE, arch=arch, programmatic=programmatic)
     small = replace(large, multiprocessors=16)

@@ -36,6 +36,7 @@ from normgen.runtime.ranks.words import (
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 300  # seconds
+ONCE = 60  # seconds that one wait takes at most, however slow the machine is: one for each value takes more
 CAPACITY = (MOST_BLOCKS + 2) * CHUNK  # more chunks than blocks
 LATE = 3  # of the calls of the last rank
 
@@ -172,25 +173,25 @@ def one_adds_nothing(mine):
     for call in (1, 2):
         made = mine.sum(told_by(0, call, count).astype(DTYPES["bf16"].numpy), "bf16")
         assert np.isnan(made.astype(np.float32)).all()
-    assert time.monotonic() - begin < 2 * mine.seconds + 5
-    assert mine.late.epoch == 2 and mine.late.rank == 1 and mine.late.place <= count // 2
+    assert time.monotonic() - begin < ONCE
+    assert mine.late.epoch == 2 and 0 < mine.late.rank < mine.ranks and mine.late.place <= count // 2
 
 
 def one_stops(mine):
     """Who waits for it gives up after a while, once, and has NaN in the place of what did not come."""
     last, count = mine.ranks - 1, CHUNK + 5
-    mine.seconds = 1.0 if mine.rank == 0 else 200.0
     for call in range(LATE):
         got = mine.gather(told_by(mine.rank, call, count))
         assert np.array_equal(got, np.stack([told_by(rank, call, count) for rank in range(mine.ranks)]))
     if mine.rank:
         return
+    mine.seconds = 1.0
     begin = time.monotonic()
     for call in (LATE, LATE + 1):
         got = mine.gather(told_by(0, call, count))
         assert np.array_equal(got[0], told_by(0, call, count)) and np.isnan(got[last]).all()
-    assert time.monotonic() - begin < 2 * mine.seconds + 5 and mine.late is not None
-    assert mine.late.epoch == LATE + 1 and mine.late.rank == 1 and mine.late.place < count
+    assert time.monotonic() - begin < ONCE and mine.late is not None
+    assert mine.late.epoch == LATE + 1 and 0 < mine.late.rank <= last and mine.late.place < count
 
 
 def told_norm(mine):
@@ -227,17 +228,15 @@ def rows_tell_of_themselves(mine):
 def one_tells_no_row(mine):
     """Who waits within a kernel gives up after a while, once, and has NaN in all rows that need it."""
     last, norm = mine.ranks - 1, told_norm(mine)
-    mine.seconds = 1.0 if mine.rank == 0 else 200.0
-    x, w = np.ones((6, 12), np.float32), np.ones(12, np.float32)
-    mine.seconds, patience = 200.0, mine.seconds
+    x, w = np.ones((200, 12), np.float32), np.ones(12, np.float32)
     assert np.allclose(mine.told(norm, x, w, 12 * mine.ranks).y, 1)
-    mine.seconds = patience
     if mine.rank:
         return
+    mine.seconds = 1.0
     begin = time.monotonic()
     for _ in range(2):
         assert np.isnan(mine.told(norm, x, w, 12 * mine.ranks).y).all()
-    assert time.monotonic() - begin < 2 * mine.seconds + 5
+    assert time.monotonic() - begin < ONCE
     assert mine.late.epoch == 2 and 1 <= mine.late.rank <= last and mine.late.place < len(x)
 
 

@@ -43,7 +43,7 @@ def test_lengths_that_do_not_fit(
 
 def test_no_groups_and_windows_of_nothing() -> None:
     for spec, attr in (("groupnorm", "groups"), ("local_response_norm", "n")):
-        with pytest.raises(normgen.SpecError, match=f"`{attr}` is 0, which is out of its range"):
+        with pytest.raises(normgen.SpecError, match=f"`{attr}` is 0, which is outside its range"):
             normgen.load(spec, **{attr: 0})
 
 

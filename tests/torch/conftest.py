@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import HAS_TORCH
+from tests.torch.modes import forget_calls, without_kernels
 
+os.environ["NORMGEN_CPU"] = "kernels"  # what these tests look at; `default_mode` is what users have
 collect_ignore_glob = [] if HAS_TORCH else ["test_*.py"]
 
 
@@ -61,12 +64,16 @@ def prepared(runs):
     return runs
 
 
-@pytest.fixture(scope="session", autouse=True)
+if HAS_TORCH:
+    from normgen.torch.native import EXTENSION
+
+    EXTENSION.build()  # before any test module loads a norm, whose operators are then in C++ too
+
+
+@pytest.fixture
 def extension():
     """What is in C++, by which known calls are made wherever it can be built."""
-    from normgen.torch import native
-
-    return native.EXTENSION.build()
+    return EXTENSION.loaded
 
 
 @pytest.fixture
@@ -83,12 +90,11 @@ def launcher(monkeypatch, extension):
     forget_calls()  # which know it
 
 
-def forget_calls():
-    """Prepare every call again."""
-    from normgen.devices import executors
-
-    for each in list(executors._keepers):
-        each.forget()
+@pytest.fixture
+def default_mode():
+    """CPU tensors as users have them."""
+    with without_kernels():
+        yield
 
 
 @pytest.fixture
@@ -140,4 +146,16 @@ def calls(monkeypatch):
 
     found, computed = [], holding._computed
     monkeypatch.setattr(holding, "_computed", lambda *given: found.append(given[1].name) or computed(*given))
+    return found
+
+
+@pytest.fixture
+def sums(monkeypatch):
+    """The norms that are called with a sum."""
+    from normgen.torch.patching import fusing
+
+    found, compute = [], fusing.compute
+    monkeypatch.setattr(
+        fusing, "compute", lambda *given, **named: found.append(1) or compute(*given, **named)
+    )
     return found

@@ -114,6 +114,18 @@ class Called(Block):
         return x
 
 
+class Addressed(Block):
+    """A module that its methods call otherwise than `self`, each in its own way."""
+
+    def forward(module, x):
+        return module.conv(module.features(x))
+
+    def features(m, x):
+        out = m.norm(m.conv(x))
+        out += m.shortcut(x)
+        return m.act(out)
+
+
 def sequential():
     return nn.Sequential(
         nn.Conv2d(4, 4, 1),
@@ -136,5 +148,6 @@ JOINED = {
     "otherwise": (Otherwise, "groupnorm and relu (norm2); batchnorm and relu (norm)", 1),
     "named": (Named, "batchnorm, sum and relu (norm); groupnorm and gelu_tanh (norm2)", 3),
     "called": (Called, "batchnorm and relu (norm); groupnorm and hardswish (norm2)", 2),
+    "addressed": (Addressed, "batchnorm, sum and relu (norm)", 1),
     "sequential": (sequential, "batchnorm and relu6 (1); groupnorm and gelu (3)", 2),
 }

@@ -11,11 +11,15 @@ import torch
 import torch.distributed as dist
 
 import normgen.torch as nt
-from normgen.torch import layouts
+from normgen.torch import layouts, private
 from normgen.torch.native import EXTENSION
 from tests.torch.spreading import own_run, same
 
 CHANNELS = 6
+
+
+def _others():
+    return dist.get_world_size() - 1
 
 
 def _both(norm, *tensors, dy):
@@ -38,7 +42,7 @@ def _rows(norm, lengths, rows=3, dtype=torch.float32, **attrs):
 
 def known_calls_are_told_from_others():
     """By the lengths on other ranks too, where this one's are as before."""
-    norm, others = nt.load("rmsnorm", shard={"D": dist.new_group()}), dist.get_world_size() - 1
+    norm, others = nt.load("rmsnorm", shard={"D": dist.new_group()}), _others()
     for _ in range(2):
         for first, rest in ((8, 8), (8, 4), (8, 8), (0, 4), (8, 0), (8, 12)):
             _rows(norm, [first, *[rest] * others])
@@ -51,6 +55,25 @@ def known_calls_are_told_from_others():
             {},
         ):
             _rows(norm, [8, *[8] * others], **options)
+
+
+def graphs_take_no_lengths_of_other_calls():
+    """As far as hosts see graphs: while one is captured they tell each other nothing."""
+    norm, plain, others = nt.load("rmsnorm", shard={"D": dist.new_group()}), nt.load("rmsnorm"), _others()
+    alike, apart = [[5, *[n] * others] for n in (5, 7)], [6, *[3] * others]
+    given = [torch.randn(3, sum(lengths)) for lengths in (*alike, apart)]
+    mine = [x.split(n, 1)[dist.get_rank()] for x, n in zip(given, (*alike, apart), strict=True)]
+    for x in mine:
+        norm(x)
+    with mock.patch.object(private, "is_capturing", lambda: True):
+        same(norm(mine[2]), plain(given[2]).split(apart, 1)[dist.get_rank()])
+        for x, why in (*((x, "cannot tell which lengths") for x in mine[:2]), (mine[0][:2], "once before")):
+            try:
+                norm(x)
+            except RuntimeError as fault:
+                assert why in str(fault), fault
+            else:
+                raise AssertionError("a graph took lengths that it could not know")
 
 
 def known_calls_in_the_extension():
@@ -66,14 +89,14 @@ def a_known_call_that_others_do_not_make_is_refused():
     x, w = torch.randn(3, 4), torch.rand(4)
     for _ in range(2):
         norm(x, w), norm(x, w, eps=0.5)
-        for wrong in (
-            lambda: norm(x, w, eps=0.5 if first else 1e-5),
-            lambda: norm(x[:, : 3 if first else 4], w),
+        for said, wrong in (
+            ("eps", lambda: norm(x, w, eps=0.5 if first else 1e-5)),
+            ("D is", lambda: norm(x[:, : 3 if first else 4], w)),
         ):
             try:
                 wrong()
             except RuntimeError as fault:
-                assert "eps" in str(fault) or "D is" in str(fault), fault
+                assert said in str(fault), fault
             else:
                 raise AssertionError("ranks made different calls")
 
@@ -184,6 +207,7 @@ def groups_with_channels_innermost():
 
 KNOWN = (
     known_calls_are_told_from_others,
+    graphs_take_no_lengths_of_other_calls,
     a_known_call_that_others_do_not_make_is_refused,
     tensors_of_known_calls_are_not_kept,
     tensors_that_stand_for_others,

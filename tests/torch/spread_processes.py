@@ -28,6 +28,7 @@ from tests.torch.spread_known import (
     images_with_channels_innermost,
     known_calls_are_told_from_others,
 )
+from tests.torch.spread_order import ORDER
 from tests.torch.spread_refusals import ranks_that_differ_are_named, what_cannot_be_spread_is_refused
 from tests.torch.spread_sums import SUMS, SUMS_ON_GPUS
 from tests.torch.spread_told import TOLD
@@ -119,7 +120,7 @@ def functions_are_copied_and_pickled():
     assert copy.deepcopy(norm) is norm and pickle.loads(pickle.dumps(norm)) is norm
     assert nt.load("rmsnorm", shard={"D": init_device_mesh(DEVICE, (dist.get_world_size(),))}) is norm
     assert norm.placements == {"rstd": "whole", "y": "shard", "dx": "shard", "dw": "shard"}
-    assert "spread over" in repr(norm)
+    assert "sharded over" in repr(norm)
 
 
 def gradients_are_parts_or_whole():
@@ -207,6 +208,7 @@ _ANYWHERE = (
     *GROUPS,
     *ON_EVERY_ENGINE,
     *KNOWN,
+    *ORDER,
 )
 # What processes check together, by how many they are; `SET` in the environment chooses.
 SETS = {

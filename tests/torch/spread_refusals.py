@@ -47,10 +47,12 @@ def what_cannot_be_spread_is_refused():
     mesh = mesh_of_two()
     _refused(lambda: nt.load("local_response_norm", shard={"C": None}), "windows along C")
     _refused(lambda: nt.load("rmsnorm", shard={"E": None}), "no axis 'E'", "D")
-    _refused(lambda: nt.load("rmsnorm", shard={"D": 4}), "shard: D is given a int", "process group")
-    _refused(lambda: nt.load("rmsnorm", shard={"D": mesh}), "mesh of 2 dimensions", "mesh['name']")
+    _refused(
+        lambda: nt.load("rmsnorm", shard={"D": 4}), "shard: D: expected a process group", "process group"
+    )
+    _refused(lambda: nt.load("rmsnorm", shard={"D": mesh}), "the mesh has 2 dimensions", "mesh['name']")
     _refused(lambda: nt.load("rmsnorm", partial={"z": None}), "no operand 'z'", "x, w")
-    _refused(lambda: nt.load("rmsnorm", whole=("w",)), "goes with shard")
+    _refused(lambda: nt.load("rmsnorm", whole=("w",)), "whole= requires shard=")
     groups = dist.new_group([0, 1]), dist.group.WORLD
     _refused(
         lambda: nt.load("qk_norm", head_dim=2, shard=dict(zip("HK", groups, strict=True))), "different groups"

@@ -4,7 +4,7 @@ collectives."""
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import re
 
 import torch
 import torch.distributed as dist
@@ -47,7 +47,7 @@ def the_engine_is_what_was_asked_for():
     if by_words():
         assert norm.engine == "words" and repr(norm).endswith("exchanging by words>")
     elif torch.get_default_device().type == "cuda":
-        assert norm.engine == f"collective: rank 0 asks for collectives by {ENGINE}"
+        assert norm.engine == f"collective: rank 0 sets {ENGINE}"
     else:
         assert norm.engine == "collective: tensors are on CPUs"
     assert adding.engine == {"x": norm.engine}
@@ -75,37 +75,26 @@ def groups_do_not_mix():
     assert ranks_of(alone).engine.startswith("collective: there is one rank") or not by_words()
 
 
-@contextmanager
-def _patience(seconds):
-    variable, before = "NORMGEN_RANKS_TIMEOUT", os.environ.get("NORMGEN_RANKS_TIMEOUT")
-    os.environ[variable] = seconds
-    yield
-    del os.environ[variable]
-    if before is not None:
-        os.environ[variable] = before
-
-
 def a_rank_that_stops_is_an_error():
-    """On the rank that waits for it, once that has waited for long enough: until then it has NaN."""
+    """On the rank that waits for it, once that has waited for long enough: until then it has NaN. Any of the
+    values may be the first that is missed."""
     if not by_words():
         return
     group = dist.new_group()
     norm, ranks = nt.load("rmsnorm", shard={"D": group}), ranks_of(group)
     x, w = torch.randn(4, 12), torch.rand(12)
-    norm(own_run(x), own_run(w))  # while there is time enough for compilers
-    group = dist.new_group()
-    norm, ranks = nt.load("rmsnorm", shard={"D": group}), ranks_of(group)
-    with _patience("4"):
-        norm(own_run(x), own_run(w))
+    norm(own_run(x), own_run(w))
     if dist.get_rank():
         return
+    ranks._words._seconds = 4  # from here on: others are not late by chance
     for _ in range(2):  # the second one does not wait
         found = ranks.gather(_told(0, 5))
         assert torch.equal(found[0], _told(0, 5)) and found[1:].isnan().all()
     try:
         norm(own_run(x), own_run(w))
     except PeerFault as fault:
-        assert "rmsnorm over D: rank 1 did not deliver value 0 of exchange 2 within 4 s" in str(fault)
+        told = r"rmsnorm over D: rank [1-7] did not deliver value [0-4] of exchange 2 within 4 s"
+        assert re.search(told, str(fault)), fault
         return
     raise AssertionError("nothing was said of the rank that stopped")
 

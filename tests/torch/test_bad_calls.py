@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.torch.norms import nt, torch
+from tests.torch.norms import functional, nt, same, torch
 
 RMS, DYT, BATCH, GROUP = (
     nt.load("rmsnorm"), nt.load("dyt"), nt.load("batchnorm"), nt.load("groupnorm", groups=2)
@@ -17,8 +18,8 @@ ARGUMENTS = {
     "None where a tensor is needed": (lambda: RMS(None), "rmsnorm() needs x"),
     "unknown": (lambda: RMS(X, gain=W), "rmsnorm() got an unknown argument 'gain'; it takes x, w, eps"),
     "misspelt": (lambda: RMS(X, epz=1), "rmsnorm() got an unknown argument 'epz'; did you mean eps?"),
-    "twice": (lambda: RMS(X, W, w=W), "rmsnorm() was given w twice, by position and by name"),
-    "too many": (lambda: RMS(X, W, W), "rmsnorm() takes 2 tensors (x, w) but was given 3"),
+    "twice": (lambda: RMS(X, W, w=W), "rmsnorm() got w twice, by position and by name"),
+    "too many": (lambda: RMS(X, W, W), "rmsnorm() takes 2 tensors (x, w) but got 3"),
     "number": (lambda: RMS(X, 1.0), "rmsnorm() takes tensors, but w is of type float"),
     "number for a 0-d tensor": (lambda: DYT(X, 0.5), "dyt() takes tensors, but alpha is of type float"),
     "list": (lambda: RMS([1.0]), "rmsnorm() takes tensors, but x is of type list"),
@@ -28,7 +29,7 @@ ARGUMENTS = {
     "tensor for a number": (lambda: RMS(X, eps=W), "eps must be a number but is a Tensor"),
     "fixed": (
         lambda: GROUP(torch.randn(2, 4, 5), groups=4),
-        "groups is fixed where groupnorm is loaded, here to 2: load it anew",
+        "groups was fixed to 2 when groupnorm was loaded: load it again",
     ),
 }
 
@@ -41,19 +42,19 @@ TENSORS = {
         lambda: GROUP(torch.randn(2, 3, 4)),
         "(G C) is 3 in x[B, (G C), ...], not a multiple of G = 2",
     ),
-    "device": (lambda: RMS(X, W.to("meta")), "x is on cpu but w is on meta: move one of them"),
-    "device first": (lambda: RMS(X.to("meta"), W), "x is on meta but w is on cpu: move one of them"),
+    "device": (lambda: RMS(X, W.to("meta")), "x is on cpu but w is on meta: move them to one device"),
+    "device first": (lambda: RMS(X.to("meta"), W), "x is on meta but w is on cpu: move them to one device"),
     "state": (
         lambda: BATCH(X, running_mean=torch.zeros(8).bfloat16(), running_var=W.clone()),
         "running_mean[C] must be f32 (the spec says so) but is bf16; cast it: running_mean.to(torch.float32)",
     ),
     "strided state": (
         lambda: BATCH(X, running_mean=torch.zeros(1).expand(8), running_var=W.clone()),
-        "state running_mean is updated in place, so it must be contiguous",
+        "state running_mean is updated in place, so it must be contiguous: pass a contiguous array",
     ),
     "differentiated state": (
         lambda: BATCH(X, running_mean=torch.zeros(8, requires_grad=True), running_var=W.clone()),
-        "running_mean is a state of batchnorm and cannot require a gradient: give running_mean.detach()",
+        "running_mean is a state of batchnorm and cannot require grad: pass running_mean.detach()",
     ),
 }
 
@@ -84,17 +85,29 @@ def test_calls_that_cannot_be(fault, call, message):
 def test_kinds_of_tensors_that_no_kernel_takes(make, text, other):
     with pytest.raises(NotImplementedError) as caught:  # a RuntimeError, as PyTorch's own functions raise
         RMS(make(), other)
-    assert str(caught.value).startswith(f"x is {text}, which kernels do not take: ")
+    assert str(caught.value).startswith(f"x is {text}, which kernels do not support: ")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_numbers_out_of_range(dtype):
     norm = nt.load("rmsnorm_quantized_row")
-    with pytest.raises(ValueError, match=r"^floor must be > 0 but is 0\.0$"):
-        norm(X.to(dtype), floor=0.0)
-    # A number may be a tensor of one element.
-    assert torch.equal(RMS(X.to(dtype), eps=torch.tensor(0.5)), RMS(X.to(dtype), eps=0.5))
+    for floor in (0.0, False):
+        with pytest.raises(ValueError, match=rf"^floor must be > 0 but is {floor:.1f}$"):
+            norm(X.to(dtype), floor=floor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_of_every_kind_that_pytorch_takes(dtype):
+    """One element of a tensor, and bools, which are 0 and 1."""
+    x = X.to(dtype)
+    for eps in (0.5, 1, True, False, np.float32(0.5), np.True_, torch.tensor(0.5), torch.tensor(True)):
+        want = functional.rms_norm(x, (8,), eps=eps)
+        for norm in (RMS, RMS, RMS):  # the last time, a call that is known
+            same(norm(x, eps=eps), want)
+        same(nt.load("rmsnorm", eps=eps)(x), want)
+    compiled = torch.compile(lambda x: RMS(x, eps=True), backend="eager", fullgraph=True)
+    same(compiled(x), functional.rms_norm(x, (8,), eps=True))
 
 
 def test_wrong_tensors_are_refused_while_compiling_too():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import random
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
 
@@ -14,10 +18,13 @@ import torch
 
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import node_name
-from normgen.runtime.ranks.words import channel_words
+from normgen.runtime.ranks.words import Channel, channel_words
 from normgen.torch import private
 from normgen.torch.ranks import engine
+from normgen.torch.ranks import words as words_module
+from normgen.torch.ranks.board import patience
 from normgen.torch.ranks.engine import Facts, unfit
+from normgen.torch.ranks.group import ProcessRanks
 from normgen.torch.ranks.sites import CudaSite
 from normgen.torch.ranks.words import MOST_WORDS, Unfit, Words
 
@@ -35,9 +42,9 @@ def ranks_with(**changed):
     [
         ({}, ""),
         ({"wish": "words"}, ""),
-        ({"wish": "collective"}, "rank 2 asks for collectives by NORMGEN_RANKS_ENGINE"),
+        ({"wish": "collective"}, "rank 2 sets NORMGEN_RANKS_ENGINE=collective"),
         ({"lacks": "its PyTorch has no symmetric memory"}, "rank 2: its PyTorch has no symmetric memory"),
-        ({"node": "another"}, "rank 2 is on another node than rank 0"),
+        ({"node": "another"}, "rank 2 is on a different node than rank 0"),
         ({"device": "gpu 1"}, "ranks 1 and 2 share a device"),
     ],
 )
@@ -47,7 +54,9 @@ def test_one_rank_decides_for_all(changed, why):
 
 def test_words_go_between_few():
     every = [replace(ONE, device=f"gpu {rank}") for rank in range(9)]
-    assert unfit(every[:8]) == "" and unfit(every) == "there are 9 ranks: words go between 8 at most"
+    assert (
+        unfit(every[:8]) == "" and unfit(every) == "there are 9 ranks, and peer memory is used by at most 8"
+    )
 
 
 class Board:
@@ -115,8 +124,8 @@ class Site:
     ("mine", "theirs", "why"),
     [
         (None, "", ""),
-        (1, "", "rank 0 does not reach the memory of rank 1"),
-        (None, "0", "rank 1 does not reach the memory of rank 0"),
+        (1, "", "rank 0 cannot access the memory of rank 1"),
+        (None, "0", "rank 1 cannot access the memory of rank 0"),
     ],
 )
 def test_all_reach_the_memory_of_all(monkeypatch, mine, theirs, why):
@@ -128,9 +137,29 @@ def test_all_reach_the_memory_of_all(monkeypatch, mine, theirs, why):
 def test_an_unknown_engine_is_refused(monkeypatch):
     monkeypatch.setenv(engine.VARIABLE, "nccl")
     with pytest.raises(
-        ValueError, match="NORMGEN_RANKS_ENGINE is nccl: it is auto, words, words-within or collective"
+        ValueError, match="NORMGEN_RANKS_ENGINE must be auto, words, words-within or collective but is nccl"
     ):
         engine.wish()
+
+
+@pytest.mark.parametrize("given", ["inf", "-inf", "nan", "abc", "0", "-3", "1e300", " ", "1,5"])
+def test_a_time_that_is_none_is_refused_when_a_norm_is_loaded(given, monkeypatch):
+    monkeypatch.setenv("NORMGEN_RANKS_TIMEOUT", given)
+    for refuse in (lambda: patience(30), lambda: ProcessRanks("g", None, 1)):
+        with pytest.raises(
+            ValueError, match=f"NORMGEN_RANKS_TIMEOUT must be seconds, more than 0 .* but is {given}"
+        ):
+            refuse()
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(None, 30), ("", 30), ("7.5", 7.5), ("1e9", 1e9)])
+def test_times_that_kernels_and_stores_can_count(given, seconds, monkeypatch):
+    monkeypatch.delenv("NORMGEN_RANKS_TIMEOUT", raising=False)
+    if given is not None:
+        monkeypatch.setenv("NORMGEN_RANKS_TIMEOUT", given)
+    assert patience(30) == seconds
+    Channel((1, 2), 3, 4, 5, 0).packed(0, 0, 1, seconds)
+    assert timedelta(seconds=seconds)
 
 
 def test_memory_that_one_rank_lacks_is_of_no_use_to_the_others():
@@ -139,12 +168,14 @@ def test_memory_that_one_rank_lacks_is_of_no_use_to_the_others():
         (Site(), Board('["RuntimeError: out of memory", ""]')),
         (Site(), Board(MADE[0], '["RuntimeError: out of memory", ""]')),
     ):
-        with pytest.raises(Unfit, match=r"rank [01] has no memory that all ranks see: .*out of memory$"):
+        with pytest.raises(Unfit, match=r"rank [01] cannot share memory with the others: .*out of memory$"):
             Words(site, 0, 2, lambda: None, board)
 
 
 def test_memory_of_others_than_peers_is_noticed():
-    with pytest.raises(Unfit, match=r"rank 0 has no memory .* sees other memory than that of its peers"):
+    with pytest.raises(
+        Unfit, match=r"rank 0 cannot share memory .* maps other memory than that of its peers"
+    ):
         Words(Site(), 0, 2, lambda: None, Board('["", "4321"]', MADE[1]))
 
 
@@ -177,11 +208,16 @@ def test_a_graph_has_a_channel_of_its_own():
     words = Words(site, 0, 2, lambda: None, Board(*MADE, *MADE))
     eager, found = words._channel(10), []
     site.captured = 1
-    assert words._channel(eager.capacity + 1) is None  # there can be no buffer now
-    while (channel := words._channel(10)) is not None:
-        assert words._channel(10) is channel
-        found.append(channel)
-        site.captured += 1
+    with pytest.raises(RuntimeError, match="no memory is left for the exchanges of this CUDA graph: make"):
+        words._channel(eager.capacity + 1)  # there can be no buffer now
+    with pytest.raises(
+        RuntimeError, match="outside graphs before you capture it, and again after every few graphs"
+    ):
+        while channel := words._channel(10):
+            assert words._channel(10) is channel
+            found.append(channel)
+            site.captured += 1
+    assert words._channel(MOST_WORDS + 1) is None  # which no call has by words
     every = [eager, *found]
     assert len(found) > 2 and len({(each.slots, each.counters) for each in every}) == len(every)
     size = channel_words(2, eager.capacity) * 8
@@ -192,6 +228,24 @@ def test_a_graph_has_a_channel_of_its_own():
     words._channel(10)
     site.captured = 1000
     assert words._channel(10) is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kernels_that_wait_leave_room_for_those_of_all_groups(seed, monkeypatch):
+    """However many groups there are, and streams on which two of each wait: nothing that may wait is kept
+    from a place by others that wait. Groups that are no more hold none."""
+    monkeypatch.setattr(words_module, "_WORDS", WeakSet())
+    chance, may = random.Random(seed), {}
+    groups = [Words(Site(), 0, 2, lambda: None, Board(*MADE)) for _ in range(chance.randint(1, 5))]
+    for _ in range(40):
+        group, share = chance.randrange(len(groups)), chance.choice([0.01, 0.1, 0.3, 0.5, 0.6, 2.0])
+        if groups[group].leaves_room(share):
+            may[group] = max(may.get(group, 0), share)
+        assert all(groups[each].leaves_room(most) for each, most in may.items())
+        assert 2 * sum(may.values()) <= 1
+    groups.clear()
+    gc.collect()
+    assert Words(Site(), 0, 2, lambda: None, Board(*MADE)).leaves_room(0.5)
 
 
 def test_buffers_are_found_where_tensors_begin(monkeypatch):

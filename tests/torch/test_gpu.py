@@ -66,7 +66,7 @@ def test_images_whose_channels_lie_innermost(shape):
 
 
 def test_float64_has_one_clear_error():
-    with pytest.raises(RuntimeError, match="float64 operands, which kernels do not take"):
+    with pytest.raises(RuntimeError, match="float64 is supported on the CPU only"):
         nt.load("rmsnorm")(torch.randn(3, 8, device=DEVICE, dtype=torch.float64))
 
 
@@ -163,15 +163,41 @@ def test_work_of_a_side_stream_is_in_its_order(case):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device")
 @every_case
 def test_calls_run_where_their_tensors_are(case):
-    for index in (1, 0, 1):  # while the current device is the first
-        operands = _draw(case, f"{DEVICE}:{index}")
-        y = case.mine(*operands)
-        assert y.device.index == index
-        same(y, case.theirs(*operands))
-        same(gradients(case.mine, operands), gradients(case.theirs, operands))
+    """On the device of its tensors, and in the order of the stream that is current there."""
+    drawn = [_draw(case, f"{DEVICE}:{index}") for index in range(2)]
+    wanted = [(case.theirs(*each), *gradients(case.theirs, each)) for each in drawn]
+    streams = [torch.cuda.Stream(index) for index in range(2)]
+    for index in range(2):
+        torch.cuda.synchronize(index)
+    with torch.cuda.stream(streams[1]), torch.cuda.stream(streams[0]):
+        for index in (1, 0, 1, 0, 1):  # while the current device is the first
+            late = [torch.zeros_like(each).requires_grad_() for each in drawn[index]]
+            with torch.cuda.device(index), torch.no_grad():
+                assert torch.cuda.current_stream() == streams[index]
+                torch.cuda._sleep(CYCLES)  # operands are there only after it
+                for target, source in zip(late, drawn[index], strict=True):
+                    target.copy_(source)
+            assert torch.cuda.current_device() == 0
+            found = case.mine(*late), *gradients(case.mine, late)
+            assert found[0].device.index == index
+            same(found, wanted[index])
     with pytest.raises(RuntimeError, match="is on cuda:0 but w is on cuda:1"):
         first, second = _draw(case)[0], _draw(case, f"{DEVICE}:1")
         case.mine(first, *second[1:])
+
+
+@every_case
+def test_calls_that_differ_in_their_device_alone_are_other_calls(case):
+    """The host and every GPU, in both orders."""
+    norm, operands = case.mine, case.draw()
+    devices = ["cpu", *[f"cuda:{n}" for n in range(torch.cuda.device_count())]]
+    want = gradients(case.theirs, operands)
+    for order in (devices, devices[::-1]):
+        for device in (*[each for each in order for _ in range(3)], *order):
+            given = [each.detach().to(device).requires_grad_() for each in operands]
+            y, found = norm(*given), gradients(norm, given)
+            assert {each.device for each in (y, *found)} == {torch.device(device)}
+            same([each.cpu() for each in found], list(want), 1e-4)
 
 
 @every_case

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import normgen
+from examples.autograd import Tensor, apply
 from normgen import bundled
-from normgen.autograd import Tensor, apply
 from normgen.codegen.compilation import Compilation
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
@@ -228,9 +228,9 @@ def test_a_type_that_an_operand_has_not_is_refused_in_a_line():
     _, mu, rstd = norm.forward(x, None, b)
     for told, fault in (
         ({"b": "f16"}, "dtypes: b is f32, not f16"),
-        ({"b": "float"}, "dtypes: 'float' is none of f32, f16"),
+        ({"b": "float"}, "dtypes: 'float' is not supported; use one of f32, f16"),
         ({"c": "f32"}, "layernorm has no 'c'"),
-        ("f32", "dtypes is a str: give a dict of element types by name"),
+        ("f32", "dtypes is a str: pass a dict of element types by name"),
     ):
         with pytest.raises((TypeError, ValueError), match=fault):
             norm.backward(x, x, None, mu, rstd, b=b, dtypes=told)

@@ -138,7 +138,7 @@ def test_in_bfloat16_each_step_is_rounded_as_before_or_once(make):
     want = apart(x)
     assert (ours(x) != want).float().mean() < 0.01
     _, once, report = fused(theirs, dtype="once")
-    assert "rounds less often in bfloat16, float16" in str(report)
+    assert "rounds less often for bf16, f16" in str(report)
     got = once(x)
     assert (got != want).any() and (got - want).abs().max() < 0.1
 

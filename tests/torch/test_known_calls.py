@@ -95,6 +95,39 @@ def test_states_that_overlap_are_refused_where_the_call_is_known(load):
     norm(x, None, None, memory[:6], memory[32:38])
 
 
+STATES = """norm stateful "Several states, of which a call may have some."
+input  x[B, C]
+param  w[C] = 1
+state  s[C] = 0
+state  t[C] = 0
+state  u[C] = 0
+output y[B, C] = x * w + u
+update s = s + sum[B](x)
+update t = t + 1
+"""
+
+
+@pytest.mark.parametrize("given", ("stu", "su", "tu", "u"))
+@pytest.mark.parametrize("recorded", (False, True))
+def test_each_state_that_is_written_is_another_version(given, recorded, load):
+    """What autograd kept of it before is refused, and what it kept of others is not."""
+    norm, x, w = load(STATES), torch.rand(3, 4), torch.rand(4, requires_grad=recorded)
+    for _ in range(KNOWN + 1):
+        states, factor = {name: torch.rand(4) for name in given}, drawn(4)
+        kept = {name: state * factor for name, state in states.items()}
+        before = {name: state._version for name, state in states.items()}
+        norm(x, w, *map(states.get, "stu"))
+        for name, state in states.items():
+            written = name in "st"
+            assert state._version == before[name] + written
+            if written:
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    grad(kept[name].sum(), factor)
+            else:
+                same(grad(kept[name].sum(), factor), (state,))
+        assert x._version == w._version == 0
+
+
 def test_scratch_memory_is_as_large_as_it_is_used(monkeypatch, load):
     sizes, calls = [], []
     filled, place = native.filled, PreparedCall.place_scratch

@@ -1,4 +1,5 @@
-"""Tensors whose memory does not hold their values: negatives that are put off, and zeros that are nowhere."""
+"""Tensors whose memory does not hold their values: negatives that are put off, and zeros that are nowhere;
+and lazy clones, whose memory is that of others until one of them is written."""
 
 from __future__ import annotations
 
@@ -76,6 +77,81 @@ def test_norms_of_arrays_refuse_tensors_without_memory():
         norm.forward(x)
         with FakeTensorMode() as mode:
             fake = mode.from_tensor(x)
-        with pytest.raises(TypeError, match="a FakeTensor has no values in memory"):
+        with pytest.raises(TypeError, match="a FakeTensor has no data"):
             norm.forward(fake)
     assert norm.forward(torch.nn.Parameter(x, requires_grad=False)).y.shape == (3, 8)
+
+
+STATES = """norm two_states "Each result reads what is written."
+input  x[B, C]
+param  w[C] = 1
+state  s[C]: f32
+state  t[C]: f32
+output y[B, C] = x * w + s
+update s = s + sum[B](x)
+update t = t * 2
+"""
+XDY, WST = torch.arange(12.0).view(3, 4), torch.arange(4.0)
+
+
+def _lazy(tensors):
+    """Clones that share memory with what they are of."""
+    return [torch._lazy_clone(tensor) for tensor in tensors]
+
+
+def _is_lazy(*tensors):
+    return [torch._C._is_cow_tensor(tensor) for tensor in tensors]
+
+
+def _arrays(norm):
+    return lambda x, w, s, t: norm.norm.forward(x, w, s, t).y
+
+
+def _planned(norm):
+    return lambda *given: norm.norm.plan("forward", *[each.clone() for each in given])(*given).y
+
+
+WAYS = {
+    "a call": lambda norm: norm,
+    "a call that is recorded": lambda norm: lambda x, w, s, t: norm(x, w.requires_grad_(), s, t),
+    "compiled": lambda norm: torch.compile(norm, backend="aot_eager", fullgraph=True),
+    "arrays": _arrays,
+    "arrays by name": lambda norm: lambda x, w, s, t: norm.norm.forward(x, w, t=t, s=s).y,
+    "a plan": _planned,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lazy_clones_are_read_as_such_and_written_as_tensors_of_their_own(way, load):
+    norm = load(STATES)
+    call = WAYS[way](norm)
+    for _ in range(3):
+        own = [XDY.clone(), WST.clone(), WST + 1, WST + 2]
+        before = [each.clone() for each in own]
+        x, w, s, t = lazy = _lazy(own)
+        y = call(*lazy)
+        torch.testing.assert_close([s, t], [before[2] + XDY.sum(0), before[3] * 2], atol=0, rtol=0)
+        torch.testing.assert_close(y.detach(), XDY * WST + before[2], atol=0, rtol=0)
+        torch.testing.assert_close(own, before, atol=0, rtol=0)
+        assert _is_lazy(x, w, s, t) == [True, True, False, False]
+
+
+def test_backwards_read_lazy_clones_as_such(load):
+    norm = load("layernorm")
+    for _ in range(3):
+        x, w, b, dy = lazy = _lazy([XDY, WST, WST, XDY])
+        found = torch.autograd.grad(norm(*[each.requires_grad_() for each in (x, w, b)]), (x, w, b), dy)
+        assert _is_lazy(*lazy) == [True] * 4
+        plain = [each.detach().clone().requires_grad_() for each in (x, w, b)]
+        want = torch.autograd.grad(functional.layer_norm(plain[0], (4,), *plain[1:]), plain, XDY)
+        torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-5)
+
+
+def test_results_given_as_lazy_clones_are_written_alone():
+    norm = normgen.load("softmax")
+    for _ in range(3):
+        kept = XDY.clone()
+        (out,) = _lazy([kept])
+        norm.forward(XDY, out={"y": out})
+        assert torch.equal(kept, XDY)
+        torch.testing.assert_close(out, XDY.softmax(-1))

@@ -187,6 +187,27 @@ def test_lazy_modules_become_drop_ins(kind, space):
     _same(dict(mine.state_dict()), dict(theirs.state_dict()))
 
 
+@pytest.mark.parametrize("home", [torch.nn, nt.nn])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"track_running_stats": False}])
+def test_batch_norms_of_all_batches_are_made_of_others_as_in_pytorch(home, training, options):
+    """Modes, parameters and buffers stay, as they are and of what type."""
+    model = torch.nn.Sequential(home.BatchNorm2d(6, 1e-3, 0.3, **options).bfloat16(), home.BatchNorm1d(3))
+    model.train(training)[1].train(not training)
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    found = []
+    for cls in (nt.nn.SyncBatchNorm, torch.nn.SyncBatchNorm):
+        made = cls.convert_sync_batchnorm(copy.copy(model))
+        assert all(type(each) is cls for each in made)
+        own = [*made.named_parameters(), *made.named_buffers()]
+        found.append(
+            [made.training, [each.training for each in made], [(name, id(each)) for name, each in own]]
+        )
+        found[-1].append([(each.eps, each.momentum, each.affine, each.track_running_stats) for each in made])
+    assert found[0] == found[1]
+
+
 def test_drop_ins_are_what_tools_look_for():
     mine, theirs = _pair("BatchNorm2d", 6)
     converted = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.Sequential(mine))

@@ -107,10 +107,14 @@ ONES = torch.ones
     ("call", "fault", "message"),
     [
         (lambda: nt.nn.AddRMSNorm(6)(ONES(2, 6), ONES(2, 5)), RuntimeError, "normalized_shape"),
-        (lambda: nt.nn.GatedRMSNorm(6, group_size=4), ValueError, "group_size must divide 6"),
+        (
+            lambda: nt.nn.GatedRMSNorm(6, group_size=4),
+            ValueError,
+            "group_size must divide the row length 6 but is 4",
+        ),
         (lambda: nt.nn.GroupNormSiLU(4, 6), ValueError, "must be divisible by num_groups"),
         (lambda: nt.nn.GroupNormSiLU(2, 6)(ONES(4, 5, 3)), RuntimeError, "expected 6 channels"),
-        (lambda: nt.nn.QKNorm(8)(ONES(2, 12), ONES(2, 8)), RuntimeError, "head_dim is 8"),
+        (lambda: nt.nn.QKNorm(8)(ONES(2, 12), ONES(2, 8)), RuntimeError, "head_dim=8 must divide"),
         (lambda: nt.nn.AdaLayerNorm(6)(ONES(2, 6), ONES(6), ONES(2, 6)), RuntimeError, r"shift .* \[2, 6\]"),
     ],
 )

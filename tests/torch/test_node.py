@@ -141,7 +141,7 @@ def test_transforms_modes_and_kinds_of_tensors_are_left_to_python(python):
     kind = x.detach().as_subclass(type("Kind", (torch.Tensor,), {}))
     same(norm(kind, w).as_subclass(torch.Tensor), rms(x, w))
     for strange in (x.detach().to_sparse(), torch.nested.nested_tensor([torch.ones(2, 8)])):
-        with pytest.raises(NotImplementedError, match="which kernels do not take"):
+        with pytest.raises(NotImplementedError, match="which kernels do not support"):
             norm(strange, w)
     same(torch.compile(lambda x: norm(x, w), fullgraph=True, backend="aot_eager")(x), rms(x, w))
     with pytest.raises(TypeError, match="takes tensors, but w is of type float"):

@@ -3,13 +3,16 @@ what it did."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normgen.torch import native
+import normgen
+from normgen import bundled
+from normgen.torch import native, node
 from normgen.torch.calls import Calls
 from tests.threads import at_once
-from tests.torch.norms import drawn, nt, same, torch
+from tests.torch.norms import drawn, nt, rms, same, torch
 
 NORMS = (
     ("rmsnorm", {}, ((3, 8), (8,))),
@@ -155,3 +158,77 @@ def test_threads_share_known_operators():
             same(_several(function.ops.forward(*_given(function, tensors)))[0], want)
 
     at_once(*[call] * 8)
+
+
+def _many(inputs, outputs=1):
+    """A norm of so many inputs and outputs."""
+    names = [f"x{n}" for n in range(inputs)]
+    results = [f"y{n}" for n in range(outputs)]
+    lines = [f"input {name}[D]" for name in names]
+    lines += [f"output {result}[D] = {' + '.join(names)} + {n}" for n, result in enumerate(results)]
+    return "\n".join([f"norm many_{inputs}_{outputs}", *lines, ""])
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), ((62, 1), (1, 62), (30, 32)))
+def test_as_many_tensors_as_an_operator_can_have(inputs, outputs, load):
+    """The last one of them is told from the others."""
+    norm, operands = load(_many(inputs, outputs)), [drawn(3) for _ in range(inputs)]
+    for _ in range(3):
+        made = norm(*operands)
+        made = made if isinstance(made, tuple) else (made,)
+        for n in (0, outputs - 1):
+            same(made[n], sum(operands) + n)
+        for wrt in ({0}, {inputs - 1}, {0, inputs - 1}):
+            given = [operand if place in wrt else operand.detach() for place, operand in enumerate(operands)]
+            made = norm(*given)
+            last = made[-1] if isinstance(made, tuple) else made
+            found = torch.autograd.grad(last.sin().sum(), [given[place] for place in sorted(wrt)])
+            same(list(found), [last.cos().detach()] * len(wrt))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "fault"),
+    (
+        (64, 1, "many_64_1_.*forward would have 65 arguments and 1 results"),
+        (2, 65, "many_2_65_.*forward would have 3 arguments and 65 results"),
+    ),
+)
+def test_more_tensors_than_an_operator_can_have_are_refused(inputs, outputs, fault):
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=fault):
+            nt.load(_many(inputs, outputs))
+    arrays = [np.full(3, n, np.float32) for n in range(inputs)]
+    made = normgen.load(_many(inputs, outputs))(*arrays)
+    assert ((made if outputs == 1 else made[-1]) == sum(arrays) + outputs - 1).all()
+
+
+def test_operators_are_registered_before_anybody_can_call_them(monkeypatch, extension):
+    """The dispatcher's table has no lock for those that read it. An extension that comes later makes the
+    calls of operators that Python has."""
+    if extension is None:
+        pytest.skip(native.EXTENSION.fault)
+    register, noted, x = node.register, [], torch.randn(3, 8)
+    add = extension.register_known_calls
+
+    def note_extension(name, *given):
+        noted.append(name)
+        add(name, *given)
+
+    def note(step, *given):
+        noted.append((step.name, step.operator))
+        register(step, *given)
+
+    monkeypatch.setattr(node, "register", note)
+    monkeypatch.setattr(extension, "register_known_calls", note_extension)
+    for there in (True, False):
+        late = native._Extension()
+        late.loaded, late.fault = (extension, "") if there else (None, "it comes later")
+        monkeypatch.setattr(native, "EXTENSION", late)
+        norm = nt.load(f"{bundled.read('rmsnorm').text}# registered with it: {there}\n")
+        steps = [norm.step, norm.step.derive().step]
+        late.loaded, late.fault = extension, ""
+        for _ in range(3):
+            same(norm.ops.forward(*_given(norm, (x, None)))[0], rms(x))
+        each = [[(step.name, None), *[f"normgen::{step.name}"] * there] for step in steps]
+        assert noted == [*each[0], *each[1]]
+        noted.clear()

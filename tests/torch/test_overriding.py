@@ -23,7 +23,7 @@ class Own(nn.InstanceNorm2d):
     """Another method than forward, which does without the norm's."""
 
     def _apply_instance_norm(self, input):
-        return functional.instance_norm(input, eps=0.5)
+        return functional.instance_norm(input, eps=0.5).abs()
 
 
 class Strict(nn.BatchNorm2d):
@@ -101,7 +101,7 @@ def test_methods_that_call_the_norms_find_the_drop_ins(make, spec, prepared):
 @pytest.mark.parametrize("make", LEFT.values(), ids=LEFT)
 def test_methods_that_do_without_the_norms_are_left(make):
     (left,) = agrees(make(), torch.randn(2, 6, 4, 5)).left
-    assert " of its own, and " in left.reason
+    assert left.reason.startswith("overrides ")
 
 
 def test_checks_of_a_subclass_hold():

@@ -8,7 +8,10 @@ import pytest
 
 from tests.torch.norms import nt, torch
 from tests.torch.other_norms import EarlyNorm
+from tests.torch.test_fusing import Prenorm
 from tests.torch.test_modules import CASES, copies
+from tests.torch.test_overriding import Activated
+from tests.torch.test_redirecting import BatchNormAct, GroupNormAct
 
 nn = torch.nn
 
@@ -71,18 +74,19 @@ def test_norms_are_replaced_by_type_and_by_what_they_compute_and_the_rest_is_rep
     assert str(nt.patch(many)).splitlines()[1:] == ["  3 LayerNorm -> layernorm", "    *.* (3)"]
     assert str(nt.patch(nn.LayerNorm(8))).splitlines()[2:] == ["    (the model itself)"]
     assert str(report).splitlines() == [
-        "Normalizer: 5 modules replaced",
+        "Normalizer: 5 modules replaced (on a CPU, they run their original code by default)",
         "  1 LayerNorm -> layernorm",
         "    first",
         "  1 Named -> layernorm",
         "    named",
-        "  1 EarlyNorm -> rmsnorm_llama: as before in bfloat16 with float32, float16 with float32, float64",
+        "  1 EarlyNorm -> rmsnorm_llama: runs the original code for "
+        "bf16 input with f32 weight, f16 input with f32 weight, f64",
         "    inner.0",
         "  1 GroupNorm -> groupnorm",
         "    inner.1",
-        "  1 Scaled -> layernorm: within forward of its own",
+        "  1 Scaled -> layernorm: inside its own forward",
         "    scaled",
-        "1 norm left as before",
+        "1 module left unchanged",
         "  1 SpreadNorm: computes something that no bundled norm does",
         "    spread",
     ]
@@ -118,6 +122,140 @@ def test_parameters_hooks_and_flags_stay(model):
     assert seen == ["old", "new", "old", "new"]
 
 
+def _facts(model):
+    """What stays of all modules: modes, hooks, and the parameters and buffers themselves."""
+    return [
+        (
+            (name, module.training, *module._forward_hooks.items(), *module._backward_hooks.items()),
+            *(
+                (key, id(each), each.dtype, each.device, each.requires_grad)
+                for home in (module._parameters, module._buffers)
+                for key, each in home.items()
+                if each is not None
+            ),
+        )
+        for name, module in model.named_modules()
+    ]
+
+
+KINDS = {
+    "drop-ins": lambda: nn.Sequential(nn.BatchNorm2d(6), nn.InstanceNorm2d(6, affine=True), nn.LayerNorm(5)),
+    "look-alikes": lambda: nn.Sequential(EarlyNorm(5), Named(5)),
+    "within": lambda: nn.Sequential(Scaled(5), Activated(6)),
+    "functions": lambda: nn.Sequential(BatchNormAct(6), GroupNormAct(6)),
+    "joined": lambda: nn.Sequential(nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6), nn.ReLU(), nn.SyncBatchNorm(6)),
+    "fused": lambda: nn.Sequential(Prenorm()),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_modes_types_and_hooks_stay(make, dtype, training):
+    model, hooked = make().to(dtype).train(training), []
+    model[-1].train(not training)
+    next(model.parameters()).requires_grad_(False)
+    for module in model.modules():
+        module.register_forward_hook(lambda module, *_: hooked.append(module))
+    other, before = copy.deepcopy(model), _facts(model)
+    report = nt.patch(model, fuse=True)
+    assert report.replaced and not report.left and _facts(model) == before
+    x = torch.randn(2, 6, 4, 32 if isinstance(model[0], Prenorm) else 5, dtype=dtype)
+    bound = 0.05 if dtype is torch.bfloat16 else 1e-4
+    torch.testing.assert_close(model(x), other(x), atol=bound, rtol=bound)
+    torch.testing.assert_close(dict(model.state_dict()), dict(other.state_dict()), atol=bound, rtol=bound)
+    assert {*hooked} == {*model.modules(), *other.modules()}
+    nt.unpatch(model)
+    assert _facts(model) == before
+
+
+class Raises:
+    def __eq__(self, other):
+        raise RuntimeError("no comparison")
+
+    def __hash__(self):
+        raise RuntimeError("no key")
+
+
+class UnrulyNorm(EarlyNorm):
+    """Attributes that cannot be compared, and that cannot be set."""
+
+    def __init__(self):
+        super().__init__(8)
+        self.key, self.table = Raises(), torch.ones(2, 2)
+        self.sealed = True
+
+    def __setattr__(self, name, value):
+        assert "sealed" not in vars(self), "it is sealed"
+        super().__setattr__(name, value)
+
+
+class SealedNorm(EarlyNorm):
+    def __init_subclass__(cls):
+        raise TypeError("it is final")
+
+
+class SlottedNorm(nn.LayerNorm):
+    __slots__ = ("slot",)
+
+
+class AskedNorm(EarlyNorm):
+    def __getattribute__(self, name):
+        if name in ("training", "weight") and "ready" in object.__getattribute__(self, "__dict__"):
+            raise KeyError(name)
+        return super().__getattribute__(name)
+
+
+class CalledNorm(EarlyNorm):
+    forward = Raises()
+
+
+class Asked(nn.Module):
+    """A block whose attributes raise, and whose source is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU())
+
+    @property
+    def norm(self):
+        raise RuntimeError("not now")
+
+    def forward(self, x):
+        total = x + x
+        x = self.norm(total)
+        return self.inner(x) + total
+
+
+def _scalar():
+    module = EarlyNorm(8)
+    module.weight = nn.Parameter(torch.ones(()))
+    return module
+
+
+UNRULY = [
+    UnrulyNorm,
+    lambda: EarlyNorm(0),
+    lambda: SealedNorm(8),
+    lambda: SlottedNorm(8),
+    lambda: AskedNorm(8),
+]
+UNRULY += [lambda: CalledNorm(8), Asked, _scalar]
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("make", UNRULY)
+def test_nothing_in_a_model_makes_patch_raise(make, fuse):
+    model = nn.Sequential(make(), nn.LayerNorm(8))
+    vars(model[0])["ready"] = True
+    cls, report = type(model[0]), nt.patch(model, fuse=fuse)
+    assert "1" in [each.name for each in report.replaced] and isinstance(model[1], nt.nn.LayerNorm)
+    taken, left = (any(each.name == "0" for each in found) for found in (report.replaced, report.left))
+    assert taken + left == ("Norm" in cls.__name__) and (taken or type(model[0]) is cls)
+    nt.unpatch(model)
+    assert type(model[0]) is cls
+
+
 @pytest.mark.parametrize(
     ("only", "names"),
     [
@@ -136,11 +274,11 @@ def test_only_chooses(model, only, names):
     ("call", "fault", "message"),
     [
         (lambda m: nt.patch(m, only="firts"), ValueError, "no module of Normalizer; did you mean 'first'"),
-        (lambda m: nt.patch(m, only=3), TypeError, "only takes glob patterns .* not int"),
+        (lambda m: nt.patch(m, only=3), TypeError, "only= takes glob patterns .* not int"),
         (
             lambda m: nt.patch(m, dtype="bf16"),
             ValueError,
-            "'bf16' is no policy: it is 'keep' or 'once'",
+            "must be 'keep' or 'once' but is 'bf16'",
         ),
         (lambda m: nt.patch(m.state_dict()), TypeError, "^patch takes a torch.nn.Module, not OrderedDict"),
         (lambda m: nt.unpatch([m]), TypeError, "^unpatch takes a torch.nn.Module, not list"),

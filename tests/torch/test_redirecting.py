@@ -192,7 +192,7 @@ REDIRECTED = {
 def test_functions_of_pytorch_that_a_forward_calls_become_kernels(make, specs, prepared):
     module, x = make(), torch.randn(2, 6, 4, 5)
     (found,) = agrees(module, x).replaced
-    assert (found.spec, found.note) == (specs, "within forward of its own")
+    assert (found.spec, found.note) == (specs, "inside its own forward")
     for spec in specs.split(" and "):
         assert any(spec in name for name, _ in prepared)
     for each in copies(module):

@@ -64,6 +64,47 @@ def test_states_are_buffers_and_a_choice_follows_the_mode(dtype, tolerance):
         close(*outcomes, atol=tolerance, rtol=tolerance)
 
 
+COUNTED = """
+norm counted "A state that every call of the spec updates, and one that it leaves."
+
+input  x[B, C]
+state  seen[C] = 0
+state  largest[C] = 3
+update seen = seen + sum[B](x)
+update largest = largest
+output y[B, C] = (x - mean[B](x)) / largest + seen
+"""
+# What makes a module, and the states that training updates.
+STATEFUL = {
+    "mode": (lambda **how: from_spec("batchnorm", sizes={"C": 6}, **how), ("running_mean", "running_var")),
+    "training is given": (
+        lambda **how: from_spec("batchnorm", sizes={"C": 6}, training=True, **how),
+        ("running_mean", "running_var"),
+    ),
+    "no mode": (lambda **how: from_spec(COUNTED, sizes={"C": 6}, **how), ("seen",)),
+    "one is left out": (
+        lambda **how: from_spec("batchnorm", sizes={"C": 6}, omit=("running_mean",), training=True, **how),
+        ("running_var",),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, exact, torch.bfloat16), ids=str)
+@pytest.mark.parametrize(("make", "moved"), STATEFUL.values(), ids=STATEFUL)
+def test_states_are_updated_in_training_alone(make, moved, dtype):
+    """Results are those of the states, in either mode."""
+    norm, x = make(dtype=dtype), torch.randn(4, 6, dtype=dtype)
+    norm(x)
+    for run in (norm, torch.compile(norm, backend="aot_eager", fullgraph=True)):
+        before = {name: each.clone() for name, each in norm.named_buffers()}
+        versions = [each._version for each in norm.buffers()]
+        got = norm.eval()(x), run(x)
+        assert got[0].equal(got[1]) and [each._version for each in norm.buffers()] == versions
+        norm.train()(x)
+        after = dict(norm.named_buffers())
+        assert {name for name in after if not after[name].equal(before[name])} == {*moved}
+
+
 def test_a_choice_that_is_given_does_not_follow_the_mode():
     norm, x = from_spec("batchnorm", sizes={"C": 6}, training=False, dtype=exact), _draw(4, 6)
     close(norm.train()(x), x / (1 + 1e-5) ** 0.5)
@@ -103,7 +144,7 @@ def test_modules_are_copied_pickled_and_made_without_memory():
 @pytest.mark.parametrize(
     ("call", "fault", "message"),
     [
-        (lambda: from_spec("rmsnorm"), ValueError, r"give it as sizes=\{'D': 64\}"),
+        (lambda: from_spec("rmsnorm"), ValueError, r"pass sizes=\{'D': 64\}"),
         (lambda: from_spec("rmsnorm", sizes={"E": 4}), ValueError, "no param or state along 'E'"),
         (lambda: from_spec("groupnorm", sizes={"G": 2}, groups=2), ValueError, "fixed by groupnorm"),
         (lambda: from_spec("rmsnorm", sizes={"D": 4}, omit=("y",)), ValueError, "no param or state 'y'"),
@@ -114,7 +155,7 @@ def test_modules_are_copied_pickled_and_made_without_memory():
         (lambda: _scaled()(_draw(4, 6)), TypeError, "z is missing"),
         (lambda: _scaled()(*[_draw(4, 6)] * 3), TypeError, "takes 2 tensors, but 3 are given"),
         (lambda: _scaled()(_draw(4, 6), x=_draw(4, 6)), TypeError, "x is given twice"),
-        (lambda: _scaled()(_draw(4, 6), w=_draw(6)), TypeError, "w is none of its inputs"),
+        (lambda: _scaled()(_draw(4, 6), w=_draw(6)), TypeError, "w is not one of its inputs"),
     ],
 )
 def test_mistakes_are_named(call, fault, message):

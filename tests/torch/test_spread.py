@@ -11,12 +11,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.torch import spread_anew
 from tests.torch import spread_processes as processes
 from tests.torch.gloo import LONGEST, WORDS_ON_HOST, faults, needs_gloo
 from tests.torch.spread_words import ENGINE
 
 pytestmark = needs_gloo
 MODULE = "tests.torch.spread_processes"
+ROOT = Path(__file__).parents[2]
 # A rank that makes fewer calls than the other.
 ABSENT = """
 import os, sys, time
@@ -94,18 +96,35 @@ def test_every_spec_on_three_processes_has_the_results_of_one(tmp_path):
         assert not any(found.values()), "\n".join(found.values())
 
 
+def test_a_group_that_is_made_anew_under_its_name_is_another_one(tmp_path):
+    """Of other sizes and processes, some of which were not in the earlier ones."""
+    environment = os.environ | {"NORMGEN_RANKS_TIMEOUT": "120"}
+    options = {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    command = [sys.executable, "-m", "tests.torch.spread_anew", str(tmp_path / "store")]
+    running = [subprocess.Popen([*command, str(k)], **options) for k in range(spread_anew.PROCESSES)]
+    try:
+        told = [each.communicate(timeout=LONGEST)[0] for each in running]
+    finally:
+        for each in running:
+            each.kill()
+    assert told == [""] * len(told), "\n".join(told)
+
+
 @pytest.mark.parametrize(
     ("calls", "wanted"),
     [
-        (1, "PeerFault a rank of group"),
-        (0, "PeerFault rmsnorm over D: rank 1 made no call within 5 s: all ranks"),
+        (1, "PeerFault group"),
+        (
+            0,
+            "PeerFault rmsnorm over D: rank 1 made no call within 5 s, so the group is out of step",
+        ),
     ],
     ids=["later", "first"],
 )
 def test_a_rank_that_does_not_call_is_an_error_on_the_others(calls, wanted, tmp_path):
     """It is gone after its first call, or stays and never calls."""
     options = {
-        "cwd": Path(__file__).parents[2],
+        "cwd": ROOT,
         "stdout": subprocess.PIPE,
         "text": True,
         "env": os.environ | {"NORMGEN_RANKS_TIMEOUT": "5" if not calls else "300"},

@@ -15,21 +15,25 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from normgen import bundled
+import torch
+
+from normgen import arrays, bundled
 from normgen.codegen.compilation import Compilation
 from normgen.codegen.ranks import rank_compilation
 from normgen.dsl import load_definition
+from normgen.dtypes import round_to
 from normgen.ir.reference import evaluate
 from normgen.launching.layout import Lengths, shape_of
 from normgen.package.direction import directions
 from normgen.package.records import dims_text
 from normgen.package.spread import PairRecord
-from normgen.runtime.ranks.blocks import Told
+from normgen.runtime.ranks.blocks import ToldOfGroups
 from normgen.runtime.ranks.division import Block, Division, Span, divided
 from normgen.runtime.ranks.group import run_together
-from normgen.runtime.ranks.stages import HostMemory, LocalCall
+from normgen.runtime.ranks.stages import LocalCall, Stages
 from normgen.runtime.ranks.straddling import Straddling
-from normgen.torch.ranks.float64 import BlockPrograms
+from normgen.torch.ranks.float64 import by_operators
+from normgen.torch.ranks.group import TensorMemory
 from normgen.verify.draw import scalar_values
 from tests.ir.specs import draw
 
@@ -69,10 +73,11 @@ def on_ranks(name, attr, value, dims, ranks, order):
 
 
 @cache
-def record(name, attr, value, dims, ranks, order, direction):
+def stages_of(name, attr, value, dims, ranks, order, direction):
     made = on_ranks(name, attr, value, dims, ranks, order)
     wanted = [r.tensor.name for r in dict(made.whole.programs)[direction].results]
-    return made.record(direction, wanted, blocks=True), made.program(direction, wanted, blocks=True)
+    computes = by_operators(made.program(direction, wanted, blocks=True))
+    return Stages(made.record(direction, wanted, blocks=True), computes)
 
 
 def calls_of(made, extents):
@@ -115,15 +120,26 @@ def flat(tensor, values):
     return values.reshape(shape)
 
 
+def as_arrays(call):
+    """A call of tensors, which tells and takes arrays and has these as results."""
+    answer = None
+    while True:
+        try:
+            told = call.send(answer)
+        except StopIteration as stop:
+            return {name: each.numpy() for name, each in stop.value.items()}
+        answer = torch.from_numpy((yield told.numpy()))
+
+
 def run(call, key, divisions, extents):
     """Of each result what the ranks have of it, beside the value."""
     ranks = len(divisions[0].lengths)
     made = on_ranks(*key, ranks, call.order)
-    compiled, program = record(*key, ranks, call.order, call.direction)
+    stages = stages_of(*key, ranks, call.order, call.direction)
     direction = dict(zip(("forward", "backward"), directions(made.signature), strict=True))[call.direction]
     whole = dict(compilation(*key[:3]).programs if call.order == 1 else made.whole.programs)
     tensors = {t.name: t for t in whole[call.direction].operands}
-    types = {n: t.dtype or "f64" for n, t in tensors.items()}
+    types = {n: "f64" if t.dtype in (None, "f32") else t.dtype for n, t in tensors.items()}
 
     def of_rank(rank):
         operands = {}
@@ -140,20 +156,24 @@ def run(call, key, divisions, extents):
         lengths = Lengths(axes, (extents["..."],))
         results = {n: (shape_of(each, lengths), "f64") for n, each in direction.results.items()}
         numbers = scalar_values(made.whole.definition.program)
-        memory = HostMemory(np.float64)
-        local = LocalCall(operands, numbers, None, memory, lengths, results, types, False, rank)
-        return Straddling(compiled, direction, divisions, local, BlockPrograms(program, types)).run()
+        memory = TensorMemory(torch.device("cpu"), torch.float64)
+        given = {name: torch.from_numpy(np.array(each, np.float64)) for name, each in operands.items()}
+        like = arrays.view(next(iter(given.values())))
+        local = LocalCall(given, numbers, like, memory, lengths, results, types, False, rank)
+        return (yield from as_arrays(Straddling(stages, direction, divisions, local).run()))
 
     got = run_together([of_rank(rank) for rank in range(ranks)])
     for result in whole[call.direction].results:
         parts = [each[result.tensor.name] for each in got]
+        kind = result.tensor.dtype
         want = flat(result.tensor, call.results[result.tensor.name])
+        want = want if kind in (None, "f32") else round_to(want, kind)
         found = [shared(result.tensor, divisions, rank) for rank in range(ranks)]
         if found[0] is not None:
             at = found[0][0]
             kept = [np.take(p, range(s.length), at) for p, (_, s, _) in zip(parts, found, strict=True)]
             yield result.tensor.name, np.concatenate(kept, at), want
-        elif dict(compiled.placements)[result.tensor.name] == "part":
+        elif dict(stages.record.placements)[result.tensor.name] == "part":
             yield result.tensor.name, sum(parts), want
         else:
             assert all(np.array_equal(each, parts[0]) for each in parts), "whole results have the same bits"
@@ -220,12 +240,12 @@ def _tails_at_the_end_of_a_group(self, start, length):
 
 
 def _without_the_last_rank(self, gathered):
-    gathered = gathered.copy()
+    gathered = gathered.clone()
     gathered[-1] = 0
     return of_all(self, gathered)
 
 
-counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, Told.of_all
+counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, ToldOfGroups.of_all
 
 
 @pytest.mark.parametrize(
@@ -233,7 +253,7 @@ counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, Told.of_all
     [
         (Division, "numbers", _counts_of_whole_groups, SPECS[0]),
         (Division, "_blocks", _tails_at_the_end_of_a_group, SPECS[-1]),
-        (Told, "of_all", _without_the_last_rank, SPECS[0]),
+        (ToldOfGroups, "of_all", _without_the_last_rank, SPECS[0]),
     ],
 )
 def test_faults_are_seen(where, name, fault, spec, monkeypatch):
@@ -246,6 +266,6 @@ def test_faults_are_seen(where, name, fault, spec, monkeypatch):
 
 def test_runs_that_are_no_groups_together_are_refused():
     with pytest.raises(
-        ValueError, match=r"\(G C\) is 10 on all ranks together \(6\+4\), not a multiple of G = 3"
+        ValueError, match=r"\(G C\) is 10 over all ranks \(6\+4\), which is not a multiple of G = 3"
     ):
         divided(PairRecord("G", "C", 3, None, True), (6, 4))

@@ -71,7 +71,14 @@ def test_modules_that_are_called_at_once_share_a_function():
         same(found, want)
 
 
-def test_a_derivative_is_made_once_whoever_asks():
-    """PyTorch knows one operator of a name."""
-    step = nt.load(_text())._step
-    assert step.derive() is step.derive()
+def test_a_derivative_is_made_once_whoever_asks(monkeypatch):
+    """PyTorch knows one operator of a name. That of the forward is made where a norm is loaded."""
+    made, derivative = [], nt.levels.Level.derivative
+    monkeypatch.setattr(
+        nt.levels.Level, "derivative", lambda *asked: made.append(asked) or derivative(*asked)
+    )
+    for _ in range(4):
+        backward = nt.load(_text())._step.derive().step
+        made.clear()
+        found = at_once(*[backward.derive] * THREADS)
+        assert len({id(each) for each in found}) == len(made) == 1

@@ -112,7 +112,7 @@ def test_states_of_samples_are_their_own():
         states = torch.zeros(6), torch.ones(6)
         same(y, batch(sample, None, None, *states))
         same((m, v), states)
-    with pytest.raises(RuntimeError, match="running_mean, which all samples of this vmap share"):
+    with pytest.raises(RuntimeError, match="running_mean in place, but all samples of vmap share it"):
         func.vmap(lambda x: norm(x, running_mean=mean[0], running_var=var[0]))(x)
 
 

@@ -23,6 +23,16 @@ from normgen.verify.kernels import run_case
 CHECKED = HostExecutor(checked=True)
 PLAIN = HostExecutor()
 F32, BF16 = DTYPE_SETS[0], DTYPE_SETS[1]
+# Norms of four axes, of which kernels of a family step along two or three.
+OUTER = {
+    family: f"norm {family}\ninput x[A, B, C, D]\n{rest}"
+    for family, rest in {
+        "rows": "output y[A, B, C, D] = x - mean[D](x)\n",
+        "columns": "let m[A, B, D] = max[C](x)\noutput y[A, B, C, D] = exp(x - m)\n",
+        "tiles": "output y[A, B, C, D] = 2 * x\noutput t[A, B, D, C] = 3 * x\n",
+    }.items()
+}
+OUTER_SIZES = {"A": 2, "B": 3, "C": 16, "D": 24}
 
 
 @cache

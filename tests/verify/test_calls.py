@@ -3,6 +3,7 @@ and bits."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -11,18 +12,27 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
+from normgen.diagnostics import Source
 from normgen.dtypes import round_to
+from normgen.package.kernels import ColumnsRecord, RowsRecord, TilesRecord
 from normgen.runtime.norm import Norm
+from normgen.verify.cases import make_case
+from normgen.verify.memory import PITCHES
 from tests.codegen.ways import first, of_form
 from tests.memory import sparse
+from tests.sampling import paired
 from tests.verify.subjects import (
+    BF16,
     CHECKED,
+    OUTER,
+    OUTER_SIZES,
     PLAIN,
     bundled_subject,
     case_of,
     numbers,
     prove,
     same_bits,
+    subject_of,
 )
 
 Arrays = dict[str, Any]
@@ -43,8 +53,9 @@ def call(name: str, rows: int, width: int, dtype: str = "f32") -> tuple[Norm, Ar
     return norm, operands, {**cotangents, **read}
 
 
-@pytest.mark.parametrize("name", ["layernorm", "add_rmsnorm", "rmsnorm", "gated_rmsnorm"])
-@pytest.mark.parametrize("width", [33, 1000])
+@pytest.mark.parametrize(
+    ("name", "width"), paired(["layernorm", "add_rmsnorm", "rmsnorm", "gated_rmsnorm"], [33, 1000])
+)
 def test_every_subset_of_the_gradients_has_the_same_bits(name: str, width: int) -> None:
     norm, _, read = call(name, 5, width)
     every = norm.backward(**read)._asdict()
@@ -59,8 +70,9 @@ def test_every_subset_of_the_gradients_has_the_same_bits(name: str, width: int) 
                     assert np.allclose(value, every[gradient], rtol=2e-5, atol=1e-6), (wrt, gradient)
 
 
-@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax", "l2norm"])
-@pytest.mark.parametrize("width", [8, 100, 1000, 4096])
+@pytest.mark.parametrize(
+    ("name", "width"), paired(["layernorm", "rmsnorm", "softmax", "l2norm"], [8, 100, 1000, 4096])
+)
 def test_rows_do_not_depend_on_the_batch(name: str, width: int) -> None:
     norm, operands, read = call(name, 33, width)
     y, dx = norm.forward(**operands).y, norm.backward(**read).dx
@@ -96,6 +108,19 @@ def test_results_may_lie_at_another_alignment_than_operands(name: str, offset: i
     subject = bundled_subject(name)
     case = case_of(subject, 6, 64, offset=offset, out_offset=out_offset, given_out=True)
     prove(subject, case)
+
+
+FAMILIES = {"rows": RowsRecord, "columns": ColumnsRecord, "tiles": TilesRecord}
+
+
+@pytest.mark.parametrize("pitch", PITCHES)
+@pytest.mark.parametrize("family", OUTER)
+def test_each_stride_of_an_array_counts(family: str, pitch: str) -> None:
+    """One stride alone may keep vectors from being aligned, and rows that lie apart may begin aligned."""
+    found = subject_of(Source("outer.norm", OUTER[family]))
+    assert isinstance(found.norm.package.forward.kernels[0], FAMILIES[family])
+    case = make_case(found.definition, 3, 5, BF16, OUTER_SIZES)
+    prove(found, replace(case, pitch=pitch))
 
 
 WIDTH = 4096

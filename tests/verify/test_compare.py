@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normgen.dtypes import DTYPES, round_to
-from normgen.verify.compare import compare, preimage
+from normgen.verify.compare import Comparison, compare, preimage
 
 NARROW = ("f16", "bf16", "f8e4m3", "f8e5m2")
 nan, inf = float("nan"), float("inf")
@@ -100,3 +100,9 @@ def test_preimages_are_those_of_rounding(dtype: str) -> None:
 def test_correct_rounding_needs_no_bound(value: float, dtype: str) -> None:
     single = float(np.float32(value))
     assert worst(float(round_to(np.array([single]), dtype)[0]), dtype, single, 0.0) == 0.0
+
+
+def test_the_verdict_is_tight() -> None:
+    """An error just beyond its bound is wrong, and so is one element in fifty without a bound."""
+    assert Comparison(1.0, 1, 0.0, 100).ok
+    assert not Comparison(1.01, 0, 0.0, 100).ok and not Comparison(0.0, 2, 0.0, 100).ok

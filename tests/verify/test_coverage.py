@@ -16,9 +16,10 @@ from normgen.verify import spaces
 from normgen.verify.cases import DTYPE_SETS
 from normgen.verify.coverage import MOST, ROWS, WIDTHS, covering, in_reason, thorough
 from normgen.verify.draw import attr_choices
-from normgen.verify.memory import HOST, layout
+from normgen.verify.memory import HOST, PITCHES, layout
 from normgen.verify.places import CHECKED_ELEMENTS, Place
 from normgen.verify.rotation import asked_for, in_groups, strategies_of
+from tests.kinds import of_all
 from tests.verify.subjects import bundled_source
 
 
@@ -29,13 +30,14 @@ def test_the_covering_cases_cover(name: str) -> None:
     assert {(case.extents["..."], case.extents["D"]) for case in cases} >= set(product(ROWS, WIDTHS))
     assert {case.dtype_name for case in cases} >= {dtypes.name for dtypes in DTYPE_SETS}
     assert {case.offset for case in cases} == {0, 1, 2, 3}
-    assert {case.padded for case in cases} == {case.given_out for case in cases} == {False, True}
+    assert {case.pitch for case in cases} == set(PITCHES)
+    assert {case.given_out for case in cases} == {False, True}
     assert {len(case.rest) for case in cases} >= {1, 2}
     if name == "layernorm":
         assert {case.absent for case in cases} >= {(), ("w",), ("b",)}
     for group in {case.group for case in cases}:
         kinds = {
-            (c.dtype_name, c.offset, c.out_offset, c.padded, c.absent, c.save, c.in_place)
+            (c.dtype_name, c.offset, c.out_offset, c.pitch, c.absent, c.save, c.in_place)
             for c in cases
             if c.group == group
         }
@@ -83,7 +85,8 @@ def test_the_cases_of_channels_cover(name: str) -> None:
         assert {prod(case.rest) for case in cases} >= {1, 49, 196, 1024} or "H" in lengths
         assert {len(case.rest) for case in cases} >= {0, 1, 2, 3} or "H" in lengths
         assert {case.offset for case in cases} == {0, 1, 2, 3}
-        assert {case.padded for case in cases} == {case.save for case in cases} == {False, True}
+        assert {case.pitch for case in cases} == set(PITCHES)
+        assert {case.save for case in cases} == {False, True}
         assert {case.accumulate for case in cases} == {case.given_out for case in cases} == {False, True}
         assert {case.dtype_name for case in cases} >= {dtypes.name for dtypes in DTYPE_SETS}
         assert len(cases) <= 80
@@ -100,12 +103,12 @@ def test_fixed_lengths_leave_every_kind_of_call(name: str, lengths: dict[str, in
 
     def kinds(sizes: dict[str, int]) -> set[object]:
         cases = covering(definition, sizes)
-        return {(tuple(c.dtypes.items()), c.offset, c.padded, c.absent) for c in cases}
+        return {(tuple(c.dtypes.items()), c.offset, c.pitch, c.absent) for c in cases}
 
     assert kinds(lengths) == kinds({})
 
 
-@pytest.mark.parametrize("name", bundled.names())
+@pytest.mark.parametrize("name", of_all(bundled.names()))
 def test_cases_of_every_spec_have_sizes_in_reason(name: str) -> None:
     for attrs in attr_choices(parse(bundled_source(name)), {}):
         definition = load_definition(bundled_source(name), attrs)
@@ -150,20 +153,31 @@ def test_large_cases_run_where_nothing_checks_and_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "f64"])
-@pytest.mark.parametrize(
-    ("shape", "offset", "padded"), [((), 0, False), ((3, 5), 1, True), ((0, 4), 2, True)]
-)
-def test_placed_arrays_hold_their_values(
-    dtype: str, shape: tuple[int, ...], offset: int, padded: bool
-) -> None:
+@pytest.mark.parametrize(("shape", "offset"), [((), 0), ((3, 5), 1), ((0, 4), 2), ((2, 3, 2, 5), 0)])
+@pytest.mark.parametrize("pitch", PITCHES)
+def test_placed_arrays_hold_their_values(dtype: str, shape: tuple[int, ...], offset: int, pitch: str) -> None:
     values = np.arange(np.prod(shape)).reshape(shape) % 5
-    array = HOST.place(values, dtype, shape, offset, padded)
+    array = HOST.place(values, dtype, shape, offset, pitch)
     assert array.dtype == DTYPES[dtype].numpy and array.shape == shape
     assert np.array_equal(array.astype(np.float64), values)
-    if padded and shape == (3, 5):
-        assert array.strides == (6 * array.itemsize, array.itemsize)
     blank = HOST.blank(dtype, shape, offset)
     assert np.all(np.isnan(blank.astype(np.float64)))
+
+
+STRIDES = {
+    "": (80, 20, 5, 1),
+    "padded": (96, 24, 6, 1),
+    "rounded": (256, 64, 16, 1),
+    "odd rows": (128, 32, 5, 1),
+    "odd outer": (257, 64, 16, 1),
+}
+
+
+@pytest.mark.parametrize("pitch", PITCHES)
+def test_pitches(pitch: str) -> None:
+    assert layout((3, 4, 4, 5), pitch=pitch).strides == STRIDES[pitch]
+    assert layout((4, 4), pitch=pitch).strides[0] % 2 == ("odd" in pitch or pitch == "padded")
+    assert layout((4,), pitch=pitch).strides == (1,) and layout((), pitch=pitch).strides == ()
 
 
 @pytest.mark.parametrize("offset", [0, 3])

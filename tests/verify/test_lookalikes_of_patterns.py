@@ -7,6 +7,7 @@ import pytest
 
 import normgen
 from normgen.dtypes import round_to
+from tests.sampling import paired
 from tests.verify.subjects import CHECKED, Source, case_of, numbers, prove, subject_of
 
 # Exponentials of distances, of which the maximum is one of something else.
@@ -21,8 +22,7 @@ NEARLY_SOFTMAX = (
 )
 
 
-@pytest.mark.parametrize("width", [40, 5000])
-@pytest.mark.parametrize("total", NEARLY_SOFTMAX)
+@pytest.mark.parametrize(("total", "width"), paired(NEARLY_SOFTMAX, [40, 5000]))
 def test_a_maximum_of_something_else(total: str, width: int) -> None:
     text = f"norm near\ninput x[..., D]\nparam w[D] = 1\noutput y[..., D] = x + log({total})"
     subject = subject_of(Source("near.norm", text))

@@ -117,10 +117,10 @@ def test_high_powers_are_as_accurate_at_every_size(name: str) -> None:
     ("name", "shape"),
     [
         ("layernorm", (9, 200)),
-        ("batchnorm", (2, 96)),
         *(
             pytest.param(name, shape, marks=pytest.mark.thorough)
             for name, shape in {
+                "batchnorm": (2, 96),
                 "groupnorm": (3, 96),
                 "batchnorm_channels_last": (33, 40),
                 "layernorm2d": (2, 48),

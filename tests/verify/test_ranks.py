@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.dtypes import DTYPES
 from normgen.ir.grad import backward
 from normgen.runtime.ranks.stages import Stages
 from normgen.verify import rank_cases, ranks
 from normgen.verify.cases import DTYPE_SETS, make_case
 from normgen.verify.draw import scalar_values
 from normgen.verify.events import Row
+from normgen.verify.expected import Expected
 from normgen.verify.run import Options, run
 from tests.ir.specs import bundled as definition_of
 
@@ -42,9 +47,14 @@ def test_a_check_on_ranks_says_which_runs_they_had():
         ("groupnorm", {"groups": 4}, {"(G C)": 2}),
         ("groupnorm_channels_last", {"groups": 3}, {"(G C)": 3}),
         ("qk_norm", {"head_dim": 2}, {"(H D)": 2, "(K D)": 2}),
-        ("groupnorm", {"groups": 2}, {"(G C)": 3}),
-        ("rmsnorm_fp8", {"group": 3, "e5m2": False}, {"(G E)": 2}),
-        ("qk_norm", {"head_dim": 3}, {"(H D)": 4, "(K D)": 4}),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (
+                ("groupnorm", {"groups": 2}, {"(G C)": 3}),
+                ("rmsnorm_fp8", {"group": 3, "e5m2": False}, {"(G E)": 2}),
+                ("qk_norm", {"head_dim": 3}, {"(H D)": 4, "(K D)": 4}),
+            )
+        ),
     ],
 )
 def test_ranks_have_runs_of_a_dimension_of_several_axes(name, attrs, shard):
@@ -81,6 +91,32 @@ def test_what_ranks_get_wrong_is_found(monkeypatch):
     monkeypatch.setattr(Stages, "run", unequal)
     (found, *_) = rows(DIFFERENCES, shard={"D": 2}, sizes={"D": 5}, dtype="f32")
     assert (found.status, found.result) == ("failed", "s (which differs between ranks)")
+
+
+# By element type, what rounding to it is off by at most: of a number, and of one near 0.
+ROUNDED = {"f32": (2.0**-24, 2.0**-149), "f16": (2.0**-11, 2.0**-25), "bf16": (2.0**-8, 2.0**-134)}
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.99, True), (2.0, False)])
+@pytest.mark.parametrize("dtype", ROUNDED)
+def test_parts_of_a_sum_are_held_to_the_rounding_of_each(dtype, share, status):
+    definition = load_definition(Source("p.norm", "norm p\ninput x[..., D]\noutput y[..., D] = x\n"), {})
+    relative, least = ROUNDED[dtype]
+    case = replace(make_case(definition, 1, 1), dtypes={"x": "f32", "y": dtype})
+    each = rank_cases.SpreadCase(case, {"D": (1, 0)})
+    for part, off in ((1.0, relative), (0.0, least)):
+        parts = [np.full((1, 1), part, DTYPES[dtype].numpy)] * 2
+        norm = SimpleNamespace(
+            placements={"y": "part"},
+            package=SimpleNamespace(attrs=()),
+            forward=lambda parts=parts, **_: SimpleNamespace(y=parts),
+        )
+        truth = {"y": np.full((1, 1), 2 * (part + share * off))}
+        expected = Expected({"x": np.zeros((1, 1))}, truth, {"y": np.zeros((1, 1))})
+        (found,) = ranks.SpreadSubject(definition, None, norm).forward(
+            each, SimpleNamespace(forward=expected)
+        )
+        assert found.comparison.ok is status, found
 
 
 def test_runs_are_alike_or_larger_in_turn_with_none_in_the_middle():

@@ -23,10 +23,12 @@ from normgen.verify.cases import make_case
 from normgen.verify.coverage import covering
 from normgen.verify.draw import NORMAL, POSITIVE, Sample, attr_choices, draw, parse_sample, scalar_values
 from normgen.verify.events import FAILED, OK, SKIPPED, Progress, Row
+from normgen.verify.expected import Expectation
+from normgen.verify.kernels import run_case
 from normgen.verify.memory import HOST
 from normgen.verify.places import Place
 from normgen.verify.run import Options, run
-from tests.verify.subjects import bundled_source
+from tests.verify.subjects import bundled_source, case_of, subject_of
 
 pytestmark = pytest.mark.kernels
 
@@ -84,10 +86,10 @@ def test_samples() -> None:
     }
     assert {text: parse_sample(text) for text in samples} == samples
     for text in ("", "normal", "normal(1)", "normal(0, 1", "cauchy(0, 1)", "constant()", "normal(a, b)"):
-        with pytest.raises(ValueError, match="no distribution"):
+        with pytest.raises(ValueError, match="not a distribution"):
             parse_sample(text)
     for text in ("uniform(2, 1)", "normal(0, -1)", "uniform(0, inf)", "nan", "constant(inf)"):
-        with pytest.raises(ValueError, match=r"no distribution: (the lower|a deviation|its numbers)"):
+        with pytest.raises(ValueError, match=r"not a distribution: (give the lower|a standard|its numbers)"):
             parse_sample(text)
 
 
@@ -107,7 +109,7 @@ def test_what_sizes_make_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     kernels = [row for row in rows if row.stage == "kernels"]
     assert {row.shape.split()[0] for row in kernels if row.ok} == {"...=0", "...=()", "...=1"}
     (note,) = [row.note for row in rows if row.status == SKIPPED]
-    assert note.endswith("cases left out: more than 400 elements")
+    assert note.endswith("cases have more than 400 elements")
 
 
 def test_progress_reaches_its_end() -> None:
@@ -127,7 +129,7 @@ class Off(HostExecutor):
     def launch(self, function: Any, launch: Any, packed: bytes, buffers: Any, stream: int) -> None:
         super().launch(function, launch, packed, buffers, stream)
         for buffer in buffers:
-            if buffer.access == "write" and buffer.itemsize == 4:
+            if buffer.access != "read" and buffer.itemsize == 4:
                 memory = (ctypes.c_float * (buffer.bytes // 4)).from_address(buffer.pointer)
                 values = np.frombuffer(memory, np.float32)
                 values *= np.float32(1 + self.by)
@@ -142,6 +144,18 @@ def test_planted_errors_fail(name: str, by: float, status: str, monkeypatch: pyt
     kernels = [row for row in rows if row.stage == "kernels" and "=0 " not in row.shape]
     assert {row.status for row in kernels} == {status}
     assert {row.direction for row in kernels} == {"forward", "backward"}
+
+
+@pytest.mark.parametrize(("by", "ok"), [(0.0, True), (2.0**-20, False)])
+def test_what_is_added_to_gradients_is_held_to_the_rounding_of_the_sum(by: float, ok: bool) -> None:
+    """Of a gradient that is exact, which leaves no more room than that."""
+    subject = subject_of(
+        Source("b.norm", "norm bias\ninput x[..., D]\nparam b[D]\noutput y[..., D] = x + b\n")
+    )
+    case = case_of(subject, 1, 5, accumulate=True, given_out=True)
+    expectation = Expectation(subject, case, draw(subject.definition, case, {}), {})
+    found = {each.result: each.comparison for each in run_case(subject, expectation, Off(by))}
+    assert found["db"].ok is ok
 
 
 def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +192,7 @@ def test_a_gradient_that_nobody_wants_fails(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(checks.case_lists, "covering", lambda *about: narrow[:1])
     rows = rows_of(bundled_source("rmsnorm"), Options(executors=("host",)))
     failed = [row for row in rows if row.status == FAILED]
-    assert {(row.direction, row.result) for row in failed} == {("backward", "dw (which nobody wants)")}
+    assert {(row.direction, row.result) for row in failed} == {("backward", "dw (not requested)")}
 
 
 class Broken(HostExecutor):

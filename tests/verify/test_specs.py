@@ -3,7 +3,7 @@
 Each combination of attr values (required ints 1, 2, 4; bools both) is derived and differentiated. Its
 kernels run on the covering cases of `normgen.verify.coverage`, which the combinations share out among them
 by groups. For a spec of rows that is every width with every number of rows; for any other, channels, spaces
-and batches apart. All element types occur, misaligned and padded arrays, params, states and cotangents left
+and batches apart. All element types, offsets and pitches occur, params, states and cotangents are left
 out, gradients accumulated or not wanted, results in place. Each case runs on the checked host executor, each
 third group also on the plain one with fused multiplications and additions, as nvcc does; the largest run
 there alone. In `make test` each combination has an eighth of its groups, each another one.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -23,28 +24,36 @@ from normgen.verify.cases import DTYPE_SETS, Case, make_case
 from normgen.verify.coverage import ROWS, WIDTHS
 from normgen.verify.draw import attr_choices
 from normgen.verify.events import FAILED, SKIPPED, Row
+from normgen.verify.memory import PITCHES
 from normgen.verify.places import CHECKED_ELEMENTS
 from normgen.verify.run import Options, run
 from tests.verify import subjects
 
 pytestmark = pytest.mark.kernels
 
-PARTS = 8  # has no factor in common with the number of groups of which the plain host runs one
+PARTS = 16  # has no factor in common with the number of groups of which the plain host runs one
 
 
-def combinations() -> Iterator[object]:
+def combinations() -> Iterator[list[object]]:
+    """Of each spec, those of its attr values."""
     for name in bundled.names():
-        for index, attrs in enumerate(attr_choices(parse(subjects.bundled_source(name)), {})):
-            text = "-".join(f"{key}={value}" for key, value in attrs.items())
-            yield pytest.param(name, index, id=f"{name}-{text}" if text else name)
+        texts = (
+            "-".join(f"{key}={value}" for key, value in attrs.items())
+            for attrs in attr_choices(parse(subjects.bundled_source(name)), {})
+        )
+        yield [
+            pytest.param(name, index, id=f"{name}-{text}" if text else name)
+            for index, text in enumerate(texts)
+        ]
 
 
-COMBINATIONS = list(combinations())
+OF_EACH = list(combinations())
+COMBINATIONS = [*chain(*OF_EACH)]
 
 
-def check(name: str, index: int, executor: str) -> list[Row]:
+def check(name: str, index: int | None, executor: str, quick: bool = False) -> list[Row]:
     """The rows of a check, none of which has failed."""
-    options = Options(only=index, executors=(executor,))
+    options = Options(only=index, executors=(executor,), quick=quick)
     rows = [event for event in run(subjects.bundled_source(name), options) if isinstance(event, Row)]
     failed = [row for row in rows if row.status == FAILED]
     assert not failed, "\n".join(
@@ -65,17 +74,15 @@ def check_on_host(name: str, index: int) -> None:
     assert "host, checked" in {row.executor for row in kernels}
 
 
-@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
+@pytest.mark.parametrize(("name", "index"), [each[place % len(each)] for place, each in enumerate(OF_EACH)])
 def test_a_part_of_the_cases(name: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = bundled.names().index(name) + index
-    turns = sum(other == name for other, _ in (param.values for param in COMBINATIONS))
-    every = coverage.covering
+    place, every = bundled.names().index(name), coverage.covering
 
     def part(*about: object) -> Sequence[Case]:
         cases = every(*about)
-        mine = sorted({case.group for case in cases if case.group % turns == index})
-        parts = min(PARTS, len(mine))
-        return [case for case in cases if case.group in mine[place % parts :: parts]]
+        groups = sorted({case.group for case in cases})
+        parts = min(PARTS, len(groups) // 2)
+        return [case for case in cases if case.group in groups[place % parts :: parts]]
 
     monkeypatch.setattr(coverage, "covering", part)
     check_on_host(name, index)
@@ -101,6 +108,8 @@ def test_widths_that_are_attrs(name: str, width: int) -> None:
     subject, index = subjects.bundled_subject(name, ((attr, width),)), WIDTHS.index(width)
     for rows in ROWS:
         case = make_case(subject.definition, rows, width, DTYPE_SETS[2 * index % len(DTYPE_SETS)], sizes)
-        case = replace(case, offset=(0, 0, 1, 2, 3)[index % 5], padded=index % 3 == 1, seed=rows)
+        case = replace(
+            case, offset=(0, 0, 1, 2, 3)[index % 5], pitch=PITCHES[index // 3 % len(PITCHES)], seed=rows
+        )
         large = case.elements(subject.definition) > CHECKED_ELEMENTS
         subjects.prove(subject, case, subjects.PLAIN if large else subjects.CHECKED)

@@ -16,6 +16,7 @@ from normgen.package import device_functions
 from normgen.package.records import Package
 from normgen.verify.draw import attr_choices
 from normgen.verify.texts import check_texts, forms, texts
+from tests.sampling import sampled
 from tests.verify.subjects import bundled_source
 
 pytestmark = pytest.mark.kernels
@@ -38,7 +39,7 @@ def test_every_form_has_a_text(name: str) -> None:
     check_texts(definition, kernels)
 
 
-@pytest.mark.parametrize("name", ["batchnorm", "rmsnorm_quantized_static"])
+@pytest.mark.parametrize("name", sampled(["batchnorm", "rmsnorm_quantized_static"], 1))
 def test_every_kernel_has_a_text_of_some_form(name: str) -> None:
     """What is missing are forms that only tuning may choose at these lengths."""
     definition, kernels = made(name)
@@ -50,11 +51,8 @@ def test_every_kernel_has_a_text_of_some_form(name: str) -> None:
     check_texts(definition, kernels)
 
 
-def test_texts_of_one_unit_share_no_names() -> None:
+def test_texts_share_no_names_and_one_at_fault_is_one_line_with_its_place() -> None:
     check_syntax({"first": SOUND, "second": OTHER})
-
-
-def test_a_text_at_fault_is_one_line_with_its_place() -> None:
     spoiled = OTHER.replace("y[n]", "y[at_C]")
     with pytest.raises(TextFault, match=r"second, line 3: .*at_C.* was not declared") as raised:
         check_syntax({"first": SOUND, "second": spoiled})

@@ -16,6 +16,7 @@ from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.verify.events import FAILED, OK, Row
 from normgen.verify.expected import Subject
 from normgen.verify.run import Options, run, strategy_names
+from tests.sampling import sampled
 
 from .subjects import prove, subject_of
 
@@ -58,9 +59,9 @@ def source(text: str) -> Source:
     return Source("test.norm", f"norm test\n{text}\n")
 
 
-@pytest.mark.parametrize("text", ROUNDED.values(), ids=ROUNDED)
-def test_every_kernel_knows_the_types_that_it_rounds_to(text: str) -> None:
-    made = subject_of(source(text))
+@pytest.mark.parametrize("name", sampled(ROUNDED, 0, 1, 2, 4, 5, 7))
+def test_every_kernel_knows_the_types_that_it_rounds_to(name: str) -> None:
+    made = subject_of(source(ROUNDED[name]))
     for name in strategy_names(made.norm.package):
         planner = partial(plan_launches, strategy=name or None)
         subject = Subject(made.definition, made.backward, Norm(made.norm.package, planner=planner), name)
@@ -73,10 +74,10 @@ def test_what_a_call_leaves_out_has_no_type_to_round_to() -> None:
     prove(made, replace(make_case(made.definition, 4, 37, MIXED), absent=("w",)))
 
 
-@pytest.mark.parametrize("text", MEASURED.values(), ids=MEASURED)
-def test_every_gradient_knows_its_lengths(text: str) -> None:
+@pytest.mark.parametrize("name", sampled(MEASURED, 1, 3, 5, 6))
+def test_every_gradient_knows_its_lengths(name: str) -> None:
     options = Options(dtype="f32", executors=("host",), quick=True)
-    rows = [event for event in run(source(text), options) if isinstance(event, Row)]
+    rows = [event for event in run(source(MEASURED[name]), options) if isinstance(event, Row)]
     assert not [row for row in rows if row.status == FAILED]
     assert {row.direction for row in rows if row.stage == "kernels" and row.status == OK} == {
         "forward",

@@ -15,13 +15,18 @@ TARGET = ROOT / "build" / "docs"
 # What the configuration names. Other files go along once a page links to them.
 ASSETS = ("docs/assets/site.css",)
 
+# Pages of figures are linked to, but would fill the results of a search.
+UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
+# Without the navigation of a section, the home page has room for two columns.
+HOME = "---\nhide: [navigation]\n---\n\n"
+
 
 class DeadLink(Exception):
-    """A page leads to a file that is not there."""
+    """A page links to a missing file."""
 
 
 class Places:
-    """Where the site has the files of the repository. What is no page goes into `files/`."""
+    """The places of the repository's files in the site. Files that are no pages go into `files/`."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
         self._pages = {page.source: page for page in pages}
@@ -29,7 +34,7 @@ class Places:
         self.taken = list(ASSETS)  # files that are no generated pages, and linked to
 
     def page(self, file: str) -> Page | None:
-        """The page that stands for a file of the repository."""
+        """The page of a file of the repository."""
         if (ROOT / file).is_dir():
             file = posixpath.join(file, "README.md")
         return self._pages.get(file) or self._made.get(file.removeprefix("docs/"))
@@ -46,13 +51,13 @@ class Places:
         return _place(file)
 
     def title(self, file: str) -> str | None:
-        """The title of the page that stands for a file."""
+        """The title of the page of a file."""
         page = self.page(file)
         return _title(page.text) if page else None
 
 
 def assemble(generated: Iterable[Page]) -> Sequence[Page]:
-    """Write everything anew; returns the pages."""
+    """Write all sources again; returns the pages."""
     shutil.rmtree(TARGET, ignore_errors=True)
     pages = [*written(), *generated]
     place = Places(pages)
@@ -61,7 +66,7 @@ def assemble(generated: Iterable[Page]) -> Sequence[Page]:
     _write_summaries(pages)
     for file in place.taken:  # grows while Markdown files among them are written
         if file.endswith(".md"):
-            _write(Page(_place(file), file, (ROOT / file).read_text(encoding="utf-8")), place)
+            _write(Page(_place(file), file, UNSEARCHED + (ROOT / file).read_text(encoding="utf-8")), place)
         else:
             _copy(file)
     return pages
@@ -80,18 +85,18 @@ def _copy(file: str) -> None:
 def _write(page: Page, place: Places) -> None:
     target = TARGET / page.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = page.text
+    text = HOME + page.text if page.path == "index.md" else page.text
     if page.path.endswith(".md"):
         try:
             text = titled(text, page.source, place.title)
             text = by_palette(relinked(coloured(text), page.source, page.path, place))
         except DeadLink as link:
-            raise DeadLink(f"{page.source} leads to {link}, which is not there") from None
+            raise DeadLink(f"{page.source} links to {link}, which does not exist") from None
     target.write_text(text, encoding="utf-8")
 
 
 def _write_summaries(pages: Iterable[Page]) -> None:
-    """Say in what order the navigation has the pages of a folder: in that of the links in its index."""
+    """Write the order of a folder's pages in the navigation: that of the links in its index."""
     folders = defaultdict[str, dict[str, str]](dict)
     for page in pages:
         folder, name = posixpath.split(page.path)

@@ -1,4 +1,4 @@
-"""What was measured of a norm, as pictures and tables: fractions of the bandwidth of a copy."""
+"""Measurements of a norm as pictures and tables: fractions of copy bandwidth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from html import escape
-from math import log2
 from typing import Any
 
 from tools.docs.pages import ROOT
@@ -22,7 +21,7 @@ PROVIDERS = {
     "liger": ("Liger", "#b65cc4"),
     "quack": ("quack", "#c9a227"),
 }
-WIDTH, HEIGHT, LEFT, TOP, GAP = 460, 250, 44, 28, 36  # of a panel, and the room around its axes
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, LABELS = 460, 250, 44, 28, 24, 34  # of a panel, and the room around its axes
 Row = dict[str, Any]
 
 
@@ -47,8 +46,8 @@ def bandwidth(name: str) -> str:
     dtypes = ", ".join(dict.fromkeys(row["dtype"] for row in rows))
     parts = [
         "## Bandwidth",
-        f"Fraction of the bandwidth of a copy of the same bytes, on one {_results()['device']}, in {dtypes}; "
-        f"1 is as fast as the fastest copy. [How it was measured](../{RESULTS}/README.md).",
+        "Bandwidth as a fraction of that of the fastest copy of the same bytes, "
+        f"on one {_results()['device']}, in {dtypes}. [How it was measured](../{RESULTS}/README.md).",
     ]
     ways = [way for way in ("forward", "backward") if any(row["direction"] == way for row in wide)]
     if ways:
@@ -65,11 +64,11 @@ def _svg(panels: str, count: int, providers: Sequence[str], name: str) -> str:
     keys, x = "", LEFT
     for title, colour in map(PROVIDERS.__getitem__, providers):
         keys += (
-            f'<rect x="{x}" y="{HEIGHT + TOP + 4}" width="14" height="4" rx="2" fill="{colour}"/>'
-            f'<text x="{x + 20}" y="{HEIGHT + TOP + 11}" fill="currentColor">{title}</text>'
+            f'<rect x="{x}" y="{HEIGHT + LABELS + 4}" width="14" height="4" rx="2" fill="{colour}"/>'
+            f'<text x="{x + 20}" y="{HEIGHT + LABELS + 11}" fill="currentColor">{title}</text>'
         )
         x += 34 + 7 * len(title)
-    size = f'viewBox="0 0 {max(count * WIDTH, x)} {HEIGHT + TOP + 22}"'
+    size = f'viewBox="0 0 {max(count * WIDTH, x)} {HEIGHT + LABELS + 22}"'
     style = "max-width:100%;height:auto;font:12px system-ui,sans-serif"
     title = f"<title>Bandwidth of {escape(name)} by width of a row</title>"
     head = f'<svg role="img" {size} style="{style}" xmlns="http://www.w3.org/2000/svg">'
@@ -79,11 +78,11 @@ def _svg(panels: str, count: int, providers: Sequence[str], name: str) -> str:
 def _panel(way: str, rows: Sequence[Row], number: int) -> str:
     """A direction: the fraction against the width of a row, a line for each provider."""
     widths = sorted({row["shape"][-1] for row in rows})
-    low, high = log2(widths[0]), log2(widths[-1])
-    x0, x1, y0, y1 = number * WIDTH + LEFT, (number + 1) * WIDTH - 10, HEIGHT - 14, TOP
+    x0, x1, y0, y1 = number * WIDTH + LEFT, (number + 1) * WIDTH - RIGHT, HEIGHT - 14, TOP
 
     def place(width: int, rho: float) -> tuple[float, float]:
-        return x0 + (x1 - x0) * (log2(width) - low) / (high - low), y0 - (y0 - y1) * rho / 1.05
+        """Widths stand next to each other: 5119 and 5120 would be one place on a scale."""
+        return x0 + (x1 - x0) * widths.index(width) / (len(widths) - 1), y0 - (y0 - y1) * rho / 1.05
 
     out = [_label((x0 + x1) / 2, 16, way, "middle")]
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -92,8 +91,11 @@ def _panel(way: str, rows: Sequence[Row], number: int) -> str:
         ends = f'x1="{x0}" x2="{x1}" y1="{y:.1f}" y2="{y:.1f}"'
         out.append(f'<line {ends} stroke="currentColor" stroke-opacity="{shade}"/>')
         out.append(_label(x0 - 6, y + 4, f"{tick:g}", "end"))
-    powers = (width for width in widths if log2(width) % 2 == 0)
-    out += [_label(place(width, 0)[0], y0 + 16, str(width), "middle") for width in powers]
+    for width in widths:
+        x, _ = place(width, 0)
+        out.append(
+            _label(x + 4, y0 + 12, short(width), "end", f' transform="rotate(-50 {x + 4:.1f} {y0 + 12})"')
+        )
     for provider in reversed(there(rows)):
         colour = PROVIDERS[provider][1]
         points = sorted((r["shape"][-1], r["rho"]) for r in rows if r["provider"] == provider)
@@ -104,13 +106,18 @@ def _panel(way: str, rows: Sequence[Row], number: int) -> str:
     return "".join(out)
 
 
-def _label(x: float, y: float, text: str, anchor: str) -> str:
+def short(width: int) -> str:
+    """A width in thousands of 1024, where it is some."""
+    return f"{width // 1024}k" if width % 1024 == 0 else str(width)
+
+
+def _label(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
     look = f'text-anchor="{anchor}" fill="currentColor" fill-opacity=".8"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{text}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {look}{more}>{text}</text>'
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Images: each shape, normgen beside the others."""
+    """Images: each shape, normgen next to its peers."""
     providers = there(rows)
     lines = [
         f"| direction | layout | shape | {' | '.join(PROVIDERS[each][0] for each in providers)} |",

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MISSING = f"no browser is there ({', '.join(BROWSERS)}): apt-get install chromium"
-# It asks for nothing from outside, and needs no display and no sandbox (which root has not).
+MISSING = f"no browser found ({', '.join(BROWSERS)}): apt-get install chromium"
+# No requests to other hosts, no display, and no sandbox, which root cannot use.
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",

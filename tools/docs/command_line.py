@@ -1,4 +1,4 @@
-"""The command line as a page: what `--help` says of every command."""
+"""The command line as a page: the `--help` of every command."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def command_line() -> Iterable[Page]:
     top = click.Context(commands, info_name="normgen")
     parts = [
         "# Commands and options",
-        "What `normgen COMMAND --help` says, on one page. [The command line](../commands.md) has examples "
-        "and explains what comes out.",
+        "The texts of `normgen COMMAND --help` on one page. [The command line](../commands.md) has examples "
+        "and explains the output.",
         *_described(top, commands, 2),
     ]
     yield Page("reference/commands.md", "docs/reference/commands.md", "\n\n".join(parts) + "\n")

@@ -1,7 +1,6 @@
 """The bundled specs, a page each: formulas, who uses them, signature, saves, bytes, bandwidth, a kernel.
 
-All of it is made of the specs, of what the compiler says of them, of the tables in docs/specs.md, and of the
-figures in bench/results.
+Sources: the specs, the compiler, the tables of docs/specs.md, and the measurements in bench/results.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from normgen.package.signature import sections
 from normgen.runtime.norm import Norm
 from tools.docs.bandwidth import RESULTS, bandwidth
 from tools.docs.pages import ROOT, Page
+from tools.docs.thumbnail import thumbnail
 
 # What people look for, and the specs that they find there.
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -74,7 +74,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Weights and vectors": ("weight_norm", "weight_standardization", "l2norm"),
     "In place of a norm": ("dyt", "derf"),
 }
-# Whole numbers that a spec leaves to the caller.
+# Integers that a spec leaves to the caller.
 ATTRS: Mapping[str, int] = {"groups": 32, "head_dim": 128}
 DTYPE, ARCH = "bf16", "sm_90"
 
@@ -89,7 +89,7 @@ def gallery() -> Iterable[Page]:
 
 
 def _kept(name: str) -> str:
-    """The page of a spec, which is made anew where anything that it is made of has changed."""
+    """The page of a spec, generated again when any of its sources changed."""
     made_of = ("specs/" + name + ".norm", "docs/specs.md", f"{RESULTS}/results.json")
     texts = [(ROOT / file).read_text(encoding="utf-8") for file in made_of]
     own = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tools" / "docs").glob("*.py"))]
@@ -101,12 +101,18 @@ def index() -> str:
     lines = [
         "# Gallery",
         "",
-        "Every norm that comes with normgen. Each is a file of a few lines: copy the one",
+        "Every norm that comes with normgen is a file of a few lines. Copy the nearest one, and change",
+        "a line. The highlighted elements of a tensor share one statistic.",
+        "",
     ]
-    lines += ["that is nearest to yours, and change a line.", ""]
     for group, names in GROUPS.items():
-        lines += [f"## {group}", "", *(f"- [{name}]({name}.md): {describe(name).doc}" for name in names), ""]
+        lines += [f"## {group}", "", "| tensor | norm | what it is |", "|---|---|---|", *map(_row, names), ""]
     return "\n".join(lines)
+
+
+def _row(name: str) -> str:
+    picture = thumbnail(read_definition(name, attrs_of(name)))
+    return f"| {picture} | [{name}]({name}.md) | {_cell(describe(name).doc)} |"
 
 
 def page(name: str) -> str:
@@ -127,20 +133,20 @@ def page(name: str) -> str:
 
 
 def attrs_of(name: str) -> dict[str, object]:
-    """What a spec needs to be told."""
+    """Values of the attrs that a spec requires."""
     text = (ROOT / "specs" / f"{name}.norm").read_text(encoding="utf-8")
     declared = [line.partition('"')[0] for line in text.splitlines() if line.startswith("attr ")]
-    return {attr: value for attr, value in ATTRS.items() for line in declared if _lacks(line, attr)}
+    return {attr: value for attr, value in ATTRS.items() for line in declared if _requires(line, attr)}
 
 
-def _lacks(line: str, attr: str) -> bool:
-    """Whether a declaration is of this attr, and gives it no value."""
+def _requires(line: str, attr: str) -> bool:
+    """Whether a declaration is of this attr, without a value."""
     return re.fullmatch(rf"attr\s+{attr}\s*:\s*int\s*(>=?\s*\d+)?\s*", line) is not None
 
 
 @cache
 def users() -> dict[str, str]:
-    """Who has which norm, as the tables of docs/specs.md say."""
+    """Where each norm is found, from the tables of docs/specs.md."""
     found: dict[str, str] = {}
     column: int | None = None
     for line in (ROOT / "docs" / "specs.md").read_text(encoding="utf-8").splitlines():
@@ -165,7 +171,7 @@ def _formulas(made: Compilation) -> str:
     for title, program in made.programs:
         parts += [f"### {title.capitalize()}", _markup(formulas_html(program))]
     if made.derived is None:
-        parts.append("Nothing is differentiated.")
+        parts.append("It has no derivative.")
     return "\n\n".join(parts)
 
 
@@ -207,13 +213,13 @@ def _saves(found: Sequence[Explained]) -> str:
             shape = " × ".join(map(str, each.shape)) or "1"
             lines.append(f"| `{each.name}` | {shape} | {each.dtype} | {bytes_text(each.bytes)} |")
     else:
-        lines.append("Nothing is kept for the backward but operands and outputs.")
+        lines.append("The backward needs only operands and outputs.")
     read = ", ".join(f"`{name}`" for name in reads)
     return "\n".join([*lines, "", f"The backward reads {read}." if read else ""]).rstrip()
 
 
 def _bytes(found: Sequence[Explained], setting: Setting) -> str:
-    parts = ["## Bytes", f"For {setting.text}. A band is as thick as it moves bytes."]
+    parts = ["## Bytes", f"For {setting.text}. The width of a band is proportional to its bytes."]
     for each in found:
         parts += [f"### {each.name.capitalize()}: {each.moved}", _markup(f"<div>{each.picture}</div>")]
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""What is generated at each build of the site."""
+"""The pages that each build of the site generates."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from normgen.ir.grad import backward
 from normgen.ir.show import show_program
 from tools.docs.pages import Page
 
-# What each function of the language is, beside its name.
+# The meaning of each function of the language.
 MEANINGS = {
     "exp": "e to the power of v",
     "log": "natural logarithm",
+    "log1p": "log(1 + v), exact where v is small",
     "tanh": "hyperbolic tangent",
     "erf": "error function",
     "sigmoid": "1 / (1 + exp(-v)), without overflow",
@@ -37,21 +38,21 @@ def language() -> Iterable[Page]:
     """The page."""
     parts = [
         "# Grammar and functions",
-        "What [the language](../language.md) explains, as the compiler has it.",
+        "The reference for [the language](../language.md), generated from the compiler.",
         "## Grammar",
-        "In the notation of [Lark](https://lark-parser.readthedocs.io): quoted words are keywords, and rules "
-        "whose names are capitals are patterns of characters.",
+        "In the notation of [Lark](https://lark-parser.readthedocs.io): quoted words are keywords, and names "
+        "in capitals are patterns of characters.",
         f"```text\n{_read('norm.lark').strip()}\n```",
         "## Functions of the language",
-        _table(("call", "what it gives", "derivative"), map(_function, built_in_names())),
+        _table(("call", "result", "derivative"), map(_function, built_in_names())),
         "## Functions of the prelude",
-        "Written in the language itself, and differentiated as what they stand for. Derivatives are shown "
-        "as the compiler finds them, with `dy` as the cotangent.",
+        "These are written in the language itself, and their derivatives follow from their definitions. "
+        "`dy` is the cotangent.",
         *map(_prelude, prelude()),
         "## Element types",
         _table(("type", "bytes", "largest value", "beyond it", "in CUDA"), map(_dtype, DEVICE_DTYPES)),
         "## Names that mean something else",
-        "Arguments of every call, which no tensor and no attr may be called: "
+        "These are arguments of every call, so that no tensor and no attr can have their names: "
         + ", ".join(f"`{word}`" for word in sorted(names.API_WORDS))
         + ".",
         "## Limits",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 # Fenced blocks and code in a line hold no links.
 _CODE = re.compile(r"(^(`{3,}|~{3,}).*?^\2`*[ \t]*$|`(?:[^`\n]|\n(?!\s*\n))+`)", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r'(\]\(|\b(?:href|src|srcset)=")([^)"\s]+)(?=[)"\s])')
+_LINK = re.compile(r'(!\[[^\]]*\]\(|\]\(|\b(?:href|src|srcset)=")([^)"\s]+)(?=[)"\s])')
 _ABSOLUTE = re.compile(r"^(#|[a-z]+:|/)")
 
 
@@ -27,7 +27,7 @@ def linked(text: str, change: Callable[[str, bool], str]) -> str:
     def link(found: re.Match[str]) -> str:
         if _ABSOLUTE.match(found[2]):
             return found[0]
-        return found[1] + change(found[2], found[1].startswith("src"))
+        return found[1] + change(found[2], found[1].startswith(("src", "!")))
 
     return outside_code(text, lambda part: _LINK.sub(link, part))
 
@@ -66,8 +66,7 @@ _GIVEN = re.compile(r"^```norm (\S.*)$", re.MULTILINE)
 
 
 def coloured(text: str) -> str:
-    """Blocks that hold a spec, which the documents do not mark, marked. Attr values that are given beside the
-    mark stand before the block."""
+    """Mark blocks of specs with their language, and put the attr values of a mark in front of its block."""
     return _GIVEN.sub(r"With `\1`:\n\n```norm", _SPEC.sub("```norm\n", text))
 
 

@@ -1,6 +1,6 @@
-"""The first tutorial as a notebook: `python -m tools.docs.notebook` writes it beside the page.
+"""The first tutorial as a notebook: `python -m tools.docs.notebook` writes it next to the page.
 
-Python blocks become cells, commands cells of the shell, and specs and other files are written by theirs.
+Python blocks become cells, commands cells of the shell, and cells write specs and other files.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "your-own-norm.md"
 NOTEBOOK = PAGE.with_suffix(".ipynb")
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
-_RUN = ("console", "python", "")  # a block without a language is a spec; others are there to be read
+_RUN = ("console", "python", "")  # a block without a language is a spec; others are only to be read
 _FILE = re.compile(r"# (\w+\.py)\n")
 _NORM = re.compile(r"norm (\w+)")
+# Colab and other hosts begin without normgen.
+INSTALL = """import importlib.util
+
+if not importlib.util.find_spec("normgen"):
+    %pip install --quiet "normgen[torch]"
+"""
 
 
 def notebook(page: str) -> str:
     """A page of Markdown as the JSON text of a notebook without results."""
-    cells = []
+    cells = [_cell("code", INSTALL)]
     at = 0
     for block in _BLOCK.finditer(page):
         if block[1] not in _RUN:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 
-# Pages whose place in the site is not that of their file below docs/.
+# Pages whose place in the site differs from that of their file below docs/.
 MOVED: Mapping[str, str] = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "project/contributing.md",
-    "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security.md",
     "docs/dependencies.md": "project/dependencies.md",
     "docs/pytorch.md": "guides/pytorch.md",

@@ -11,14 +11,13 @@ TEXT = """\
 
 - [The language of specs](../language.md): statements, expressions, types, gradients.
 - [Grammar and functions](grammar.md): what the compiler accepts, and the derivative of every function.
-- [Bundled specs](../specs.md): every norm that comes with normgen, what it saves and what it needs.
+- [Bundled specs](../specs.md): every norm that comes with normgen, what it saves and requires.
 - [Diagnostics](../../tests/diagnostics.md): every mistake in a spec that the compiler explains.
 - [`normgen`](api-normgen.md): loading, checking and calling norms.
 - [`normgen.torch`](api-torch.md), [`normgen.torch.nn`](api-torch-nn.md): functions, modules, patching.
-- [`normgen.autograd`](api-autograd.md): the tape for NumPy and PyCUDA arrays.
-- [Commands and options](commands.md): what `--help` says.
+- [Commands and options](commands.md): the texts of `--help`.
 - [Exit codes and environment variables](environment.md)
-- [Glossary](../glossary.md): the words of code, kernels and docs.
+- [Glossary](../glossary.md): the terms of code, kernels and docs.
 """
 
 

@@ -22,14 +22,22 @@ class Shot:
     name: str
     page: str
     scheme: str = "light"
+    width: int = 1280
 
 
+PHONE = 390
 SHOTS = (
     Shot("home-light", "index.html"),
     Shot("home-dark", "index.html", "dark"),
+    Shot("home-phone", "index.html", width=PHONE),
     Shot("tutorial", "tutorials/your-own-norm.html"),
-    Shot("gallery", "gallery/layernorm.html"),
-    Shot("reference", "reference/api-torch-nn.html"),
+    Shot("gallery", "gallery/index.html"),
+    Shot("gallery-phone", "gallery/index.html", width=PHONE),
+    Shot("layernorm", "gallery/layernorm.html"),
+    Shot("performance", "how/performance.html"),
+    Shot("performance-phone", "how/performance.html", width=PHONE),
+    Shot("reference", "reference/api-torch.html"),
+    Shot("reference-phone", "reference/api-torch.html", width=PHONE),
     Shot("how-it-works", "how/index.html", "dark"),
 )
 SESSION = ("explain rmsnorm", "check rmsnorm --quick")
@@ -45,7 +53,7 @@ def take() -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
     with served(ROOT / "site") as address, opened(found) as browser:
         for shot in SHOTS:
-            page = browser.new_page(viewport={"width": 1120, "height": 720}, color_scheme=shot.scheme)
+            page = browser.new_page(viewport={"width": shot.width, "height": 800}, color_scheme=shot.scheme)
             answer = page.goto(f"{address}/{shot.page}")
             assert answer is not None and answer.ok, shot.page
             page.screenshot(path=TARGET / f"{shot.name}.png")

@@ -1,6 +1,6 @@
 """The flow of data of a call as an SVG picture: time runs downwards, bytes from left to right.
 
-Its colours suit light and dark pages, and its text has the colour of the text around it.
+Its colors suit light and dark pages, and its text has the color of the text around it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Picture:
         return COLOURS[self.flow.arrays[name].kind]
 
     def edge(self, start: tuple[float, float], end: tuple[float, float], access: Access) -> None:
-        """A band from one box to another, as thick as it moves much."""
+        """A band from one box to another; its thickness is the number of bytes."""
         (x0, y0), (x1, y1) = start, end
         bend = abs(x1 - x0) / 2 * (1 if x1 > x0 else -1)
         thick = 1.5 + (THICKEST - 1.5) * sqrt(access.bytes / self.most)
@@ -165,6 +165,6 @@ def _total(accesses: tuple[Access, ...]) -> int:
 
 
 def legend(flows: list[Flow]) -> Iterator[tuple[str, str]]:
-    """The kinds of arrays that there are, with their colours."""
+    """The kinds of arrays that there are, with their colors."""
     kinds = dict.fromkeys(array.kind for flow in flows for array in flow.arrays.values())
     return ((kind, COLOURS[kind]) for kind in kinds)

@@ -1,4 +1,4 @@
-"""The page of `normgen explain --html`: everything in one file, which asks for nothing from elsewhere."""
+"""The page of `normgen explain --html`: one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from normgen.cli.html.drawing import drawing, legend
 from normgen.cli.html.flow import Flow, flow_of
 from normgen.cli.html.listing import Listing, cuda_lines, names_of, spec_lines
 from normgen.cli.sizes import BOTH, Setting
-from normgen.counting import bytes_text
 from normgen.ir.mathml import math, rows_of
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What is known of a direction at the sizes in question."""
+    """A direction at the sizes in question."""
 
     name: str
     call: str
@@ -71,7 +70,7 @@ def html_without_kernels(made: Compilation, reasons: tuple[Diagnostic, ...]) -> 
 
 
 def explained(made: Compilation, setting: Setting) -> list[Explained]:
-    """The directions that a setting is for, as far as they are there."""
+    """The existing directions that a setting selects."""
     from normgen.package.direction import directions
 
     definition = made.definition
@@ -97,10 +96,8 @@ def _explained(direction: Direction, program: Program, definition: Definition, s
     binding = setting.binding(direction)
     chosen, notes = taken(direction, binding, setting.device)
     flow = flow_of(direction, chosen, binding)
-    counted = count_bytes(chosen, binding)
     said = [*notes, *explained(chosen, binding, setting.device)]
     said += [line.strip() for line in others(direction, chosen, binding, setting.device)]
-    share = counted.total / max(1, counted.least)
     return Explained(
         name=direction.name,
         call=f"{direction.name}({', '.join(direction.reads)}) → {', '.join(setting.results(direction))}",
@@ -109,7 +106,7 @@ def _explained(direction: Direction, program: Program, definition: Definition, s
         flow=flow,
         picture=Markup(drawing(flow, f"The {direction.name} of {program.name}: what it reads and writes")),
         schedule=tuple(((len(line) - len(line.lstrip())) // 2, line.strip()) for line in said),
-        moved=f"{bytes_text(counted.total)} moved, {share:.3f} of the least possible",
+        moved=count_bytes(chosen, binding).text,
         launches=chosen.plan.launches,
     )
 

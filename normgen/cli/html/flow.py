@@ -1,4 +1,4 @@
-"""What the launches of one call read and write, in order, and how many bytes each time."""
+"""The reads and writes of one call's launches, in order, with their bytes."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Flow:
 
 
 def flow_of(direction: Direction, chosen: Alternative, binding: Binding) -> Flow:
-    """What a call moves, as it would run."""
+    """The bytes that a call moves."""
     steps = [step for kernel in chosen.kernels for step in _steps(kernel)]
     return Flow(tuple(steps), {each.name: each for each in _arrays(direction, chosen, binding)})
 
 
 def _steps(kernel: Candidate) -> Iterator[Step]:
     """The launches of a kernel, each with its share of what the kernel moves."""
-    launches, cost = kernel.lowered.launches, kernel.cost.moved
+    launches, cost = kernel.lowered.launches, kernel.moved
     times = Counter(name for each in launches for name in (*each.reads, *each.writes))
     moved = {name: Access(name, cost.get(name, 0) // count) for name, count in times.items()}
     for each in launches:

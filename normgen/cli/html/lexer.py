@@ -1,4 +1,4 @@
-"""Colours of specs: a lexer of Pygments, for pages and for the site."""
+"""Colors of specs: a lexer of Pygments, for pages and for the site."""
 
 from __future__ import annotations
 

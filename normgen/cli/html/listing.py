@@ -65,7 +65,7 @@ def cuda_lines(text: str, definition: Definition) -> Listing:
     if first > 1 and plain[first - 2].startswith("namespace"):
         first -= 2
     named = names_of(definition)
-    pattern = re.compile(rf"// {re.escape(definition.source.name)}:(\d+)")
+    pattern = re.compile(rf"// {re.escape(definition.source.file)}:(\d+)")
     made = [
         Line(n + 1, html, _lines_of(line, named, pattern) if n >= first else ())
         for n, (html, line) in enumerate(zip(lines, plain, strict=True))

@@ -12,12 +12,12 @@ _STEP = "  "  # what an inner line is indented by
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
-def literal(value: Any, names: Mapping[str, str] | None = None, prefix: str = "", margin: str = "") -> str:
+def literal(value: Any, names: Mapping[str, str] | None = None, prefix: str = "") -> str:
     """Dicts, tuples, text and numbers as source; texts in `names` are written as those names.
 
     On one line where it fits, behind `prefix`; else short parts share lines, and a long one has its own.
     """
-    return "\n".join(_lines(value, names or {}, prefix, "", margin))
+    return "\n".join(_lines(value, names or {}, prefix, "", ""))
 
 
 def _lines(value: Any, names: Mapping[str, str], prefix: str, suffix: str, margin: str) -> list[str]:

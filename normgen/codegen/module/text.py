@@ -64,7 +64,7 @@ def module_text(
         functions=functions,
         mathematics=[(title, _comment(text)) for title, text in mathematics],
         forms="\n".join(f"# {line}".rstrip() for line in forms),
-        norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")", 0),
+        norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")"),
     )
 
 
@@ -108,7 +108,7 @@ def _rendered(template: str, package: Package, version: str, command: str, **own
             digest=sha256(package.spec.encode()).hexdigest(),
             command=command,
             doc=prose(package.doc or f"The norm {package.name}.", 0),
-            exported=_wrapped("__all__ = [", [quoted(name) for name in exported], "]", 0),
+            exported=_wrapped("__all__ = [", [quoted(name) for name in exported], "]"),
             glossary="\n".join(_glossary(package)),
             constants=[(name, _block(text)) for name, text in constants],
             literal=literal(head | plain(package), names, prefix="PACKAGE = "),
@@ -154,14 +154,14 @@ def _function(package: Package, direction: Direction) -> _Function:
     result = direction.result_type
     return _Function(
         name=direction.name,
-        signature=_wrapped(f"def {direction.name}(", parameters, f") -> {result}:", 0),
+        signature=_wrapped(f"def {direction.name}(", parameters, f") -> {result}:"),
         docstring=docstring(package, direction),
         result=result,
         fields=tuple(
             (tensor.name, _one_line(describe(tensor), WIDTH - 15 - len(tensor.name)))
             for tensor in direction.results.values()
         ),
-        call=_filled(f"result: {result} = NORM.{direction.name}(", given, ")", 4),
+        call=_filled(f"result: {result} = NORM.{direction.name}(", given),
         reads=literal(direction.reads, prefix=f"{direction.name}_args = "),
     )
 
@@ -172,25 +172,22 @@ def _parameter(argument: Argument) -> str:
     return f"{argument.name}: {argument.type}{default}"
 
 
-def _wrapped(opening: str, parts: Sequence[str], closing: str, indent: int) -> str:
+def _wrapped(opening: str, parts: Sequence[str], closing: str) -> str:
     """A call or a signature: on one line where it fits, else a part a line, as formatters do."""
     line = opening + ", ".join(parts) + closing
-    if len(line) + indent <= WIDTH:
+    if len(line) <= WIDTH:
         return line
-    margin = " " * indent
-    return "\n".join([opening, *(f"{margin}    {part}," for part in parts), margin + closing])
+    return "\n".join([opening, *(f"    {part}," for part in parts), closing])
 
 
-def _filled(opening: str, parts: Sequence[str], closing: str, indent: int) -> str:
-    """A call: on one line where it fits, else in as few as there can be, which formatters are told to leave
-    alone."""
-    line = opening + ", ".join(parts) + closing
-    if len(line) + indent <= WIDTH:
+def _filled(opening: str, parts: Sequence[str]) -> str:
+    """A call in a function: on one line where it fits, else in as few as there can be, which formatters are
+    told to leave alone."""
+    line = f"{opening}{', '.join(parts)})"
+    if len(line) + 4 <= WIDTH:
         return line
-    margin = " " * indent
-    width = WIDTH - indent - 4
-    lines = textwrap.wrap(", ".join(parts), width, **_WHOLE_WORDS)
-    return "\n".join([opening, *(f"{margin}    {each}" for each in lines), f"{margin}{closing}  # fmt: skip"])
+    lines = textwrap.wrap(", ".join(parts), WIDTH - 8, **_WHOLE_WORDS)
+    return "\n".join([opening, *(f"        {each}" for each in lines), "    )  # fmt: skip"])
 
 
 def _block(text: str) -> str:

@@ -10,34 +10,39 @@ from dataclasses import replace
 from functools import partial
 
 from normgen.codegen.strategies.fewest import fewest
-from normgen.codegen.strategies.registry import Planner, family_of, join, plan_kernel, plan_otherwise
+from normgen.codegen.strategies.registry import Planner, join, plan_kernel, plan_otherwise
 from normgen.codegen.strategies.stages import PlannedStrategy, groups_of, is_needed_within, split
 from normgen.codegen.strategies.temporaries import Workspace
-from normgen.diagnostics import Diagnostic, Source, SpecError
+from normgen.diagnostics import Diagnostic, Label, SpecError
 from normgen.ir.centre import centre
 from normgen.ir.expr import load
-from normgen.ir.nodes import Load, Reduce, made_of, reductions, walk
-from normgen.ir.program import Program, Result
-from normgen.kernel.family import Plan
-from normgen.kernel.group import Group, Misfit, first_plan
+from normgen.ir.nodes import Axes, Expr, Load, Reduce, made_of, reductions, walk
+from normgen.ir.program import Definition, Program, Result
+from normgen.kernel.group import Misfit, first_plan
 
 _Cut = Callable[[Program, str], PlannedStrategy]
 # Plans of rows that only thread groups that hold them can have, and of statistics of neighbours.
 _plan_whole, _plan_folded = partial(plan_otherwise, "whole"), partial(plan_otherwise, "folded")
 
 
-def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStrategy, ...]:
-    """Every way to run a program; raises `SpecError` (code `unsupported`) where there is none.
+def strategies(program: Program, definition: Definition, name: str) -> tuple[PlannedStrategy, ...]:
+    """Every way to run a program; raises `SpecError` (code `unsupported`) where there is none."""
+    program = centre(_with_updates(program))
+    found, _ = _planned(program, name)
+    if not found:
+        raise _unsupported(program, definition)
+    return tuple(found)
+
+
+def _planned(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, str]]:
+    """The ways to run a program, and why others are none.
 
     Where no kernel that makes the new value of a state can write it, one that follows all others does.
     """
-    program = centre(_with_updates(program))
     found, reasons = ([], {}) if _reads_elsewhere(program) else _ways(program, name)
     if not found and any(map(_is_state, program.results)):
-        found, reasons = _deferred(program, name)
-    if not found:
-        raise _unsupported(source, next(reasons[k] for k in _TELLING if k in reasons))
-    return tuple(found)
+        return _deferred(program, name)
+    return found, reasons
 
 
 def _ways(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[str, str]]:
@@ -68,7 +73,10 @@ def _deferred(program: Program, name: str) -> tuple[list[PlannedStrategy], dict[
     tensors = tuple(t.tensor for t in values)
     updates = (replace(r, expr=load(t.name, t.axes)) for r, t in zip(states, tensors, strict=True))
     last = replace(program, operands=(*program.operands, *tensors), bindings=(), results=tuple(updates))
-    plans = tuple(map(plan_kernel, groups_of(last, f"{name}_update")))
+    try:
+        plans = tuple(map(plan_kernel, groups_of(last, f"{name}_update")))
+    except Misfit:
+        return [], {"fused": "its new value has its axes in another order"}
     return [replace(s, plans=s.plans + plans, temporaries=s.temporaries + tensors) for s in found], reasons
 
 
@@ -96,11 +104,11 @@ def _uncut(planners: tuple[Planner, ...], program: Program, name: str) -> Planne
     return PlannedStrategy(plans)
 
 
-def _split(way: str, planner: Planner, program: Program, name: str) -> PlannedStrategy:
-    """A split with some kernel of statistics that is planned in this way."""
-    planned = split(program, name, planners=(planner, plan_kernel))
-    if way not in planned.ways:
-        raise Misfit(f"`{program.name}` has no {way} statistics")
+def _folded(program: Program, name: str) -> PlannedStrategy:
+    """A split with some kernel of statistics whose blocks merge those of neighbors."""
+    planned = split(program, name, planners=(_plan_folded, plan_kernel))
+    if "folded" not in planned.ways:
+        raise Misfit(f"`{program.name}` has no folded statistics")
     return planned
 
 
@@ -113,12 +121,6 @@ def _resident(program: Program, name: str) -> PlannedStrategy:
 def _joined(by_columns: bool, program: Program, name: str) -> PlannedStrategy:
     planned = split(program, name, by_columns, (_plan_folded, plan_kernel))
     return PlannedStrategy((join(name, planned.plans, planned.temporaries),))
-
-
-def _plan_sharing(group: Group) -> Plan:
-    """The plan of statistics with shared rows, by the family that has each group to itself otherwise."""
-    plan: Plan = family_of(plan_kernel(group)).otherwise("shared", group)
-    return plan
 
 
 def _if_cut(fused: bool, long: bool) -> bool:
@@ -136,13 +138,11 @@ _CUTS: tuple[tuple[str, str, _Cut, Callable[[bool, bool], bool]], ...] = (
     ("split", "", split, _if_cut),
     ("columns", "_columns", partial(split, by_columns=True), _if_cut),
     # blocks merge what they accumulate of neighbours: one kernel less than by columns
-    ("folded", "_folded", partial(_split, "folded", _plan_folded), _if_cut),
+    ("folded", "_folded", _folded, _if_cut),
     ("resident", "_resident", _resident, _if_cut),
     # some kernels hold whole rows, and sum parts of them besides, or have them in pieces. They have no form
     # for rows that no thread group can hold: a call takes them where they fit
     ("whole", "", partial(_uncut, (plan_kernel, _plan_whole)), lambda fused, long: not fused),
-    # several blocks share each group of the statistics that one thread group has otherwise
-    ("shared", "_shared", partial(_split, "shared", _plan_sharing), lambda fused, long: fused and long),
 )
 
 
@@ -173,7 +173,31 @@ def _is_long(node: Reduce) -> bool:
     return len(node.over) > 1 or "..." in node.over
 
 
-def _unsupported(source: Source, what: str) -> SpecError:
-    message = f"no kernel yet: {what}"
-    hint = "its formulas, derivatives and reference work (`normgen explain --emit grad`)"
-    return SpecError([Diagnostic("unsupported", message, (), (hint,))], source)
+def _unsupported(program: Program, definition: Definition) -> SpecError:
+    """The error at the statement that makes the first result without kernels, with what to write instead."""
+    each = (replace(program, results=(result,)) for result in program.results)
+    failing = next((alone for alone in each if not _planned(alone, program.name)[0]), program)
+    _, reasons = _planned(failing, program.name)
+    reason = next(reasons[k] for k in _TELLING if k in reasons)
+    tensor, space = failing.results[0].tensor, _space(failing.results[0].expr)
+    ordered = any(space <= t.axes for t in (*program.operands, tensor))
+    own = next((u.span for u in definition.program.updates if u.state == tensor.name), tensor.span)
+    made = definition.program.bindings
+    spans = [b.span for b in made if space <= _space(b.expr) and (not ordered or b.name in definition.of)]
+    span = next((s for s in ((own, *spans) if ordered else (*spans, own)) if s is not None), None)
+    message = f"no kernel yet for `{tensor.name}`: {reason}"
+    labels = () if span is None else (Label(span),)
+    fault = Diagnostic("unsupported", message, labels, (_CURES[ordered], _WORKS))
+    return SpecError([fault], definition.source)
+
+
+def _space(value: Expr) -> Axes:
+    return frozenset[str]().union(*(node.axes for node in walk(value)))
+
+
+# By whether some tensor has all axes of the value.
+_CURES = {
+    False: "compute products of matrices before the call, and declare the result as an input",
+    True: "declare all tensors with their axes in one order; transpose the others before the call",
+}
+_WORKS = "formulas, derivatives and the reference need no kernels; `normgen explain SPEC` shows them"

@@ -45,7 +45,7 @@ def _cut(group: Group, workspace: Workspace, planned: int) -> tuple[list[Plan], 
     what these hand on, and the program that is left. `planned`: how many kernels come before.
     """
     program, results = group.program, group.results
-    reason = f"`{program.name}` has nothing to begin with"
+    reason = f"`{program.name}` has no reduction that a first kernel can compute"
     for sums in _cuts(group):
         values = settled([r.expr for r in results], sums)
         done = tuple(r for r in results if r.expr in values and r.tensor.axes == r.expr.axes)

@@ -103,20 +103,9 @@ def partnered(node: Reduce) -> Expr:
     return difference.args[0]
 
 
-def exponential(node: Reduce, chosen: Collection[Reduce]) -> tuple[Expr, Reduce] | None:
-    """(v, top) of a sum of exp(v - top), where top is the largest v and among those chosen."""
-    match node:
-        case Reduce(op="sum", window=(), arg=Call(op="exp", args=(Add(terms=((a, c), (b, d))),))):
-            value, shift = (b, a) if d == 1 else (a, b)
-            top = shift.args[0] if isinstance(shift, Call) and shift.op == "stop" else shift
-            if {c, d} == {1, -1} and isinstance(top, Reduce) and top in chosen and top.op == "max":
-                return (value, top) if top.arg is value and top.over == node.over else None
-    return None
-
-
 def check_ties(sums: Iterable[Reduce], roots: Iterable[Expr]) -> None:
     """Refuse to compare an extreme with values that another kernel computes anew and may round otherwise:
     none of them might be equal to it, and a gradient that is shared among no elements is NaN."""
     found = set(sums)
     if any(extreme in found for _, extreme in computed_ties(*roots)):
-        raise Misfit("the gradient of a maximum needs values that another kernel computes anew")
+        raise Misfit("the gradient of a maximum needs values that another kernel recomputes")

@@ -110,8 +110,9 @@ def _stays(name: str, value: Expr, found: Kinds, may_stay: Collection[str]) -> b
 def _refuse_ties(roots: Collection[Expr], axes: Axes) -> None:
     for _, extreme in computed_ties(*roots):
         if over := sorted(extreme.over & axes):
-            reason = "compares an extreme over {} with values that ranks compute anew and may round otherwise"
-            raise Unspreadable(reason.format(over[0]), over[0], extreme)
+            what = f"a maximum or minimum over {over[0]}"
+            reason = f"compares {what} with values that ranks recompute and may round differently"
+            raise Unspreadable(reason, over[0], extreme)
 
 
 class _Rewriting:
@@ -171,8 +172,8 @@ class _Spreading:
             for k, made in enumerate(self.rounds, 1)
         ]
         for node in self._of_whole([r.expr for program in rounds for r in program.results]):
-            reason = "sums what is whole on all ranks before they exchange"
-            raise Unspreadable(reason, min(node.over & cut.paired), node)
+            axis = min(node.over & cut.paired)
+            raise Unspreadable(f"sums over {axis} a value that every rank has whole", axis, node)
         return Spread(
             self.names,
             tuple(rounds),

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from normgen.codegen.strategies.local import Names
-from normgen.codegen.strategies.nesting import chan_share, exponential, is_partner, opened, partnered
+from normgen.codegen.strategies.nesting import chan_share, is_partner, opened, partnered
 from normgen.codegen.strategies.temporaries import Workspace
-from normgen.ir.expr import add, call, compare, const, div, load, mul, neg, reduce, rewrite, select
+from normgen.ir.expr import add, call, compare, const, div, load, mul, neg, reduce, rewrite, select, sub
 from normgen.ir.kinds import Kind, Kinds
 from normgen.ir.nodes import Expr, Reduce, reductions, walk
 from normgen.ir.program import Result
+from normgen.kernel.levels import Exponentials, about_maximum
 
-LEAST = const(Fraction("-3.4028234e38"))  # of float32, to which it rounds
+LARGEST = const(Fraction("3.4028234e38"))  # of float32, to which it rounds
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Round:
             inside = self._over_ranks(node.arg)
             if node in first or not inside or not first.union(later).issuperset(inside):
                 continue
-            if is_partner(node, first) or exponential(node, first) or self._opened(node):
+            if is_partner(node, first) or about_maximum(node, first) or self._opened(node):
                 later.append(node)
         return later
 
@@ -115,21 +116,27 @@ class Round:
             numbers = (self.names.own_number(node), self.names.told_number(node))
             share = chan_share(node, node.over, numbers, self._told, self.table)
             return self._over("sum", self._there(node, share))
-        if pattern := exponential(node, first):
-            return self._exponentials(node, *pattern)
+        if found := about_maximum(node, first):
+            return self._exponentials(found)
         terms = [
             mul(rewrite(outside, self.table), self._summed(reduce("sum", node.over, inside)))
             for outside, inside in self._opened(node) or ()
         ]
         return add(*terms)
 
-    def _exponentials(self, node: Reduce, value: Expr, top: Reduce) -> Expr:
+    def _exponentials(self, found: Exponentials) -> Expr:
         """A sum of exponentials about the largest value, told about the largest of each rank."""
+        top, node = found.top, found.total
+
         # (finite, lest -inf less -inf spoil the sum of a rank whose values are all -inf)
-        own = call("max", top, LEAST)
-        total = self._told(reduce("sum", node.over, call("exp", add(value, neg(own)))))
-        told = call("max", self._told(top, "max"), LEAST)
-        return self._over("sum", mul(total, call("exp", add(told, neg(self.table[top])))))
+        def bounded(value: Expr) -> Expr:
+            least = call("max", value, neg(LARGEST))
+            return least if found.shift is top else call("min", least, LARGEST)
+
+        total = self._told(reduce("sum", node.over, call("exp", sub(found.value, bounded(top)))))
+        told = bounded(self._told(top, "max"))
+        whole = rewrite(found.shift, {top: self.table[top]})
+        return self._over("sum", mul(total, call("exp", sub(told, whole))))
 
     def _opened(self, node: Reduce) -> tuple[tuple[Expr, Expr], ...] | None:
         """A sum as values times sums of what is made of no other reduction."""

@@ -15,7 +15,7 @@ So are sums over axes on both sides of a kept one in memory (`by_columns`), whic
 line: x[B, ..., G, C] summed over [..., C] is summed over [...] first. A mean with its centred squares is cut
 by Chan's rule.
 
-Statistics may be planned otherwise than the families would (`planners`), so that blocks share a row.
+Statistics may be planned otherwise than the families would (`planners`), so that blocks fold them.
 """
 
 from __future__ import annotations

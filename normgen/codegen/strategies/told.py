@@ -43,16 +43,16 @@ def told_program(made: Spread, ranks: int) -> ToldProgram:
     """What one rank of so many runs. Raises `Misfit` where they exchange not once, or update states."""
     uncut = made.uncut
     if len(made.rounds) != 1 or uncut.updates or ranks > MOST_RANKS:
-        raise Misfit(f"`{uncut.name}` exchanges not once, or updates states")
+        raise Misfit(f"`{uncut.name}` does not exchange exactly once, or updates states")
     temporaries = [r for r in made.rounds[0].results if r.tensor.role == "temporary"]
     if len(temporaries) < len(made.rounds[0].results):
-        raise Misfit(f"`{uncut.name}` leaves parts of sums beside what it tells")
+        raise Misfit(f"`{uncut.name}` leaves partial sums next to what it exchanges")
     numbers = temporaries[0].tensor.axes
     over = [r for r in uncut.results if any(n.over & numbers for n in reductions(r.expr))]
     rest, handed = _rest(made, {r.tensor.name for r in over}) if over else (None, [])
     within = [*(r for r in uncut.results if r not in over), *handed]
     if not within or any(made.placements.get(r.tensor.name) == "part" for r in within):
-        raise Misfit(f"`{uncut.name}` has nothing for each row, or parts of sums")
+        raise Misfit(f"`{uncut.name}` has no result per row, or partial sums")
     channel = Tensor(free_name(uncut, "peers"), "input", (), "f32", None, None, "", None)
     tables = [_told_by(rank, made, temporaries, load(channel.name, frozenset())) for rank in range(ranks)]
     done: dict[Expr, Expr] = {}
@@ -88,7 +88,7 @@ def told_strategy(program: Program) -> PlannedStrategy:
     """The one kernel of such a program; raises `Misfit` where there is none."""
     groups = groups_of(program, program.name)
     if len(groups) > 1:
-        raise Misfit(f"`{program.name}` is more than one kernel")
+        raise Misfit(f"`{program.name}` needs more than one kernel")
     return PlannedStrategy((plan_otherwise("told", groups[0]),), (), "told")
 
 

@@ -28,17 +28,19 @@ OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets")
 _USUAL_HOME = Path("/usr/local/cuda")
 # What nvcc says of the machine and not of the text, and what to do.
 _NO_HOST = (
-    "nvcc needs a C++ compiler beside it, and does not find {0}: "
-    "install g++, or name another compiler with NVCC_CCBIN"
+    "nvcc needs a C++ compiler and does not find {0}: install g++, or name another compiler in NVCC_CCBIN"
 )
-_NO_ARCH = "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit"
+_NO_ARCH = "this nvcc does not compile for {0}: install another version of the CUDA toolkit"
 _LACKING = (
     (r"(?:(\S+): No such file or directory\s+)?nvcc fatal\s*: Failed to preprocess host compiler", _NO_HOST),
     (r"nvcc fatal\s*: Cannot find compiler '([^']*)'", _NO_HOST),
     (
         r"#error -- (unsupported .*? version)!",
-        "nvcc does not take the C++ compiler beside it ({0}): "
-        "install g++, or name another compiler with NVCC_CCBIN",
+        "nvcc does not accept the C++ compiler ({0}): install g++, or name another compiler in NVCC_CCBIN",
+    ),
+    (
+        r"nv/target: No such file or directory",
+        "CUDA's headers need the headers of CCCL, which nvcc does not find: pip install 'cuda-toolkit[cccl]'",
     ),
     (r"nvcc fatal\s*: Unsupported gpu architecture '([^']*)'", _NO_ARCH),
     (r"nvcc fatal\s*: Value '([^']*)' is not defined for option 'gpu-architecture'", _NO_ARCH),
@@ -65,7 +67,7 @@ def find_nvcc() -> str:
             return found
     raise ToolchainMissing(
         "compiling a kernel needs nvcc, which is not on PATH: install the CUDA toolkit or set CUDA_HOME, "
-        "or pip install 'cuda-toolkit[nvcc]'"
+        "or pip install 'cuda-toolkit[nvcc,cccl]'"
     )
 
 
@@ -84,7 +86,8 @@ def _wheel_homes() -> list[Path]:
     """The toolkits that NVIDIA's wheels make up in this environment, newest first."""
     package = importlib.util.find_spec("nvidia")
     folders = (package.submodule_search_locations if package else None) or ()
-    return sorted((path for folder in folders for path in Path(folder).glob("cu[0-9]*")), reverse=True)
+    found = (path for folder in folders for path in Path(folder).glob("cu[0-9]*"))
+    return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def nvcc_version(nvcc: str) -> str:

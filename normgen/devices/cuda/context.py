@@ -1,7 +1,6 @@
 """Contexts of any launcher, with their memory, events and streams, by the driver's API.
 
-Kernels are loaded and launched by it too, so that they may start early and on anyone's stream, and so that
-compiled code launches the same functions.
+Kernels are loaded and launched by it too, unless the launcher has words of its own for that.
 """
 
 from __future__ import annotations
@@ -66,11 +65,15 @@ class Context:
     ) -> None:
         self.driver.call("cuCtxPopCurrent")
 
-    def load(self, binary: bytes) -> Owned:
+    def compile(self, source: str) -> bytes:
+        """The binary of a text that is loaded next."""
+        return self.driver.compiler.compile(source, self.device.arch)
+
+    def load(self, binary: bytes) -> Any:
         """A module. DriverError where the driver does not take the binary."""
         return Owned(self, "cuModuleLoadData", "cuModuleUnload", binary)
 
-    def function(self, module: Owned, entry: str) -> Function:
+    def function(self, module: Any, entry: str) -> Any:
         """A kernel of a module."""
         return Function(int(self._call("cuModuleGetFunction", module.handle, entry.encode())), module)
 
@@ -107,19 +110,27 @@ class Context:
         """The context as the driver's API takes it."""
         return self.handle
 
-    def report(self, function: Function) -> FunctionReport:
-        call = self.driver.call
+    def attribute(self, function: Any, number: int) -> int:
+        """An attribute of a function, where the context is current."""
+        return int(self.driver.call("cuFuncGetAttribute", number, function.address))
+
+    def set_attribute(self, function: Any, number: int, value: int) -> None:
+        """Set it, where the context is current."""
+        self.driver.call("cuFuncSetAttribute", function.address, number, value)
+
+    def report(self, function: Any) -> FunctionReport:
         with self:
-            found = (call("cuFuncGetAttribute", number, function.address) for number in _REPORTED)
-            return FunctionReport(*map(int, found))
+            return FunctionReport(*(self.attribute(function, number) for number in _REPORTED))
 
-    def allow_shared(self, function: Function, size: int) -> None:
+    def allow_shared(self, function: Any, size: int) -> None:
         """Let launches ask for up to `size` bytes of dynamic shared memory, beyond the usual 48 KiB."""
-        self._call("cuFuncSetAttribute", function.address, _MOST_DYNAMIC_SHARED, size)
+        with self:
+            self.set_attribute(function, _MOST_DYNAMIC_SHARED, size)
 
-    def allow_large_clusters(self, function: Function) -> None:
+    def allow_large_clusters(self, function: Any) -> None:
         """Let the function's clusters have more than the portable 8 blocks."""
-        self._call("cuFuncSetAttribute", function.address, _LARGE_CLUSTERS, 1)
+        with self:
+            self.set_attribute(function, _LARGE_CLUSTERS, 1)
 
     def allocate(self, size: int) -> Memory:
         try:
@@ -160,7 +171,7 @@ class Context:
             if code or int(status):
                 return None
             code, number = self.driver.ask("cuStreamGetId", stream)
-            return stream if code else int(number)
+            return int(stream if code else number)
 
     def capture(self, stream: int) -> int:
         """A number that tells the capture of a graph by a stream from others; 0 where there is none."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from normgen.devices.cuda.compile import Nvcc
 from normgen.devices.cuda.context import Context
-from normgen.devices.cuda.launcher import LauncherDriver
+from normgen.devices.cuda.launcher import LauncherDriver, driver_library
 from normgen.errors import DeviceMissing, NoDevice
 from normgen.locks import cached_property
 
@@ -28,11 +28,12 @@ class CudaBindingsDriver(LauncherDriver[Context]):
     @cached_property
     def api(self) -> Any:
         """The module `cuda.bindings.driver`, with CUDA initialised."""
+        driver_library()  # without a driver no package helps
         try:
             from cuda.bindings import driver as api
         except ImportError as fault:
             raise DeviceMissing(
-                "launching on a GPU takes the package cuda-bindings: pip install cuda-bindings"
+                "launching on a GPU needs the package cuda-bindings: pip install cuda-bindings"
             ) from fault
         try:
             (code,) = api.cuInit(0)

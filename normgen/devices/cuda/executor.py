@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -99,8 +100,7 @@ class CudaExecutor:
 
     def binary(self, source: str) -> bytes:
         """The cubin of a text for this device: cached, or compiled now."""
-        text = inlined(source)
-        return self._store().get_or_build_bytes(self._key(text), lambda: self._compile(text), _CUBIN)
+        return self._binary(source, lambda text: self.driver.compiler.compile(text, self.device.arch))
 
     def close(self) -> None:
         """Forget every function and module, inside their context. The executor is of no use afterwards."""
@@ -118,7 +118,7 @@ class CudaExecutor:
         module = self._modules.get(source)
         if module is None:
             try:
-                module = self.context.load(self.binary(source))
+                module = self.context.load(self._binary(source, self.context.compile))
             except DriverError:
                 # Sound on disk, and yet not what this driver takes: compile again, once.
                 store = self._store()
@@ -133,13 +133,13 @@ class CudaExecutor:
     def _load_anew(self, source: str) -> Any:
         """The module of a text; where the driver refuses it because it is too old, DeviceMissing says so."""
         try:
-            return self.context.load(self.binary(source))
+            return self.context.load(self._binary(source, self.context.compile))
         except DriverError as fault:
             known, needed = self.driver.version(), self.driver.compiler.version()
             if needed is None or known[0] >= needed[0]:  # of one major version all go together
                 raise
             raise DeviceMissing(
-                f"the CUDA driver is too old: it knows CUDA {dotted(known)}, and kernels are compiled by "
+                f"the CUDA driver is too old: it supports CUDA {dotted(known)}, and kernels are compiled by "
                 f"{self.driver.compiler.name} of CUDA {dotted(needed)}: update the driver, or install a "
                 f"compiler of CUDA {known[0]}"
             ) from fault
@@ -160,11 +160,16 @@ class CudaExecutor:
         compiler = self.driver.compiler
         return digest(_CUBIN, text, self.device.arch, *compiler.options, compiler.toolchain())
 
-    def _compile(self, text: str) -> bytes:
-        begin = time.monotonic()
-        binary = compiled(lambda each: self.driver.compiler.compile(each, self.device.arch), text)
-        _log.info("compiled a kernel for %s in %.1f s", self.device.arch, time.monotonic() - begin)
-        return binary
+    def _binary(self, source: str, compile_text: Callable[[str], bytes]) -> bytes:
+        text = inlined(source)
+
+        def build() -> bytes:
+            begin = time.monotonic()
+            binary = compiled(compile_text, text)
+            _log.info("compiled a kernel for %s in %.1f s", self.device.arch, time.monotonic() - begin)
+            return binary
+
+        return self._store().get_or_build_bytes(self._key(text), build, _CUBIN)
 
 
 # Process-wide: the driver, the executors to take down, the contexts that are not primary ones by name.
@@ -197,7 +202,7 @@ def use_driver(driver: Driver | str | None = None, compiler: str | None = None) 
     if isinstance(driver, str) or (driver is None and compiler is not None):
         driver = _made(driver, compiler)
     elif compiler is not None:
-        raise ValueError("a driver of one's own has its own compiler: name one of both")
+        raise ValueError("compiler= requires driver= by name or None: a driver object has its own compiler")
     with _guard:
         for executor in list(_executors):
             executor.close()

@@ -16,13 +16,23 @@ from typing import Any, Generic, TypeVar
 from normgen.devices.cuda.context import Context
 from normgen.devices.cuda.driver import Compiler
 from normgen.devices.launch_kernel import address_of
-from normgen.errors import DeviceMissing, DriverError
+from normgen.errors import DeviceMissing, DriverError, NoDevice
 from normgen.locks import cached_property, new_lock
 
 _POINTER_DEVICE = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 C = TypeVar("C", bound=Context)
+
+
+def driver_library() -> Any:
+    """The CUDA driver's library. NoDevice says what to install where it is missing."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError as fault:
+        raise NoDevice(
+            "no CUDA driver is found: install NVIDIA's driver (on Ubuntu: sudo ubuntu-drivers install)"
+        ) from fault
 
 
 class LauncherDriver(ABC, Generic[C]):
@@ -46,7 +56,7 @@ class LauncherDriver(ABC, Generic[C]):
     @cached_property
     def library(self) -> Any:
         """The driver library. Whoever calls it has had CUDA initialised."""
-        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        return driver_library()
 
     @cached_property
     def launch_kernel(self) -> int:
@@ -72,7 +82,7 @@ class LauncherDriver(ABC, Generic[C]):
         try:
             return address_of(getattr(self.library, name))
         except AttributeError as fault:
-            raise DeviceMissing(f"the CUDA driver is too old: it has no {name}; update it") from fault
+            raise DeviceMissing(f"the CUDA driver is too old, it has no {name}: update the driver") from fault
 
     @abstractmethod
     def ask(self, name: str, *arguments: Any) -> tuple[int, Any]:
@@ -101,7 +111,7 @@ class LauncherDriver(ABC, Generic[C]):
         """Our error for what CUDA said."""
         if os.getpid() != self._process:
             return DriverError(
-                "CUDA cannot be used in a process forked after CUDA was: start it with the 'spawn' method"
+                "CUDA does not work in a process forked after CUDA was initialized: use start method 'spawn'"
             )
         return DriverError(f"CUDA: {said.strip()}")
 
@@ -125,7 +135,7 @@ class LauncherDriver(ABC, Generic[C]):
                 if found is None:
                     count = self.device_count()
                     if not 0 <= index < count:
-                        raise DeviceMissing(f"no CUDA device {index}: there are {count}")
+                        raise DeviceMissing(f"no CUDA device {index}: the number of devices is {count}")
                     found = self._primaries[index] = self.retain(index)
         return found
 

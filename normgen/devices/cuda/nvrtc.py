@@ -51,16 +51,14 @@ def find_nvrtc() -> Library:
         from cuda import pathfinder
         from cuda.bindings import nvrtc as api
     except ImportError as fault:
-        raise ToolchainMissing(
-            f"compiling a kernel by NVRTC takes the package cuda-bindings: {INSTALL}"
-        ) from fault
+        raise ToolchainMissing(f"compiling with NVRTC needs the package cuda-bindings: {INSTALL}") from fault
     try:
         path = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
     except RuntimeError as fault:
-        raise ToolchainMissing(f"compiling a kernel takes NVRTC, which is not found: {INSTALL}") from fault
+        raise ToolchainMissing(f"compiling a kernel needs NVRTC, which is not found: {INSTALL}") from fault
     headers = pathfinder.find_nvidia_header_directory("cudart")
     if headers is None or not all(Path(headers, name).is_file() for name in _HEADERS):
-        raise ToolchainMissing(f"NVRTC takes CUDA's headers ({_HEADERS[0]}), which are not found: {INSTALL}")
+        raise ToolchainMissing(f"NVRTC needs CUDA's headers ({_HEADERS[0]}), which are not found: {INSTALL}")
     _, major, minor = api.nvrtcVersion()
     _, architectures = api.nvrtcGetSupportedArchs()
     return Library(api, Path(path).resolve(), Path(headers), (major, minor), tuple(architectures))
@@ -133,9 +131,9 @@ def _check_architecture(found: Library, arch: str) -> None:
     if number in found.architectures:
         return
     least, most = found.architectures[0], found.architectures[-1]
-    how = f"it is too old ({_UPGRADE})" if number > least else "it is too new for that: install an older one"
+    how = f"upgrade it ({_UPGRADE})" if number > least else "install an older one"
     raise ToolchainMissing(
-        f"NVRTC {dotted(found.version)} compiles for sm_{least} to sm_{most} and not for {arch}: {how}"
+        f"NVRTC {dotted(found.version)} supports sm_{least} to sm_{most}, not {arch}: {how}"
     )
 
 

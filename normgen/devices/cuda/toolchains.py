@@ -36,7 +36,7 @@ class Toolchain:
 
 # In this order: the first that has what was asked for and is installed is taken.
 TOOLCHAINS = (
-    Toolchain("pycuda", "nvcc", "pycuda:PyCudaDriver", "pycuda:PyCudaCompiler"),
+    Toolchain("pycuda", "nvcc", "pycuda:PyCudaDriver", "pycuda_compiler:PyCudaCompiler"),
     Toolchain("cuda-bindings", "nvrtc", "cuda_bindings:CudaBindingsDriver", "nvrtc:Nvrtc"),
     Toolchain("cuda-bindings", "nvcc", "cuda_bindings:CudaBindingsDriver", "compile:Nvcc"),
     Toolchain("pycuda", "nvrtc", "pycuda:PyCudaDriver", "nvrtc:Nvrtc"),
@@ -97,7 +97,7 @@ def _named(
     name = name or os.environ.get(variable) or None
     if name in (None, *known):
         return name
-    raise fault(f"{name!r} is no {what}: there are {' and '.join(known)} ({variable})")
+    raise fault(f"{name!r} is not a {what}: use {' or '.join(known)} ({variable})")
 
 
 def _package(name: str) -> bool:

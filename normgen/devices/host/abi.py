@@ -65,7 +65,7 @@ class HostLaunch(c.Structure):
         ("buffer_count", c.c_uint64),
         ("first_block", c.c_uint64),
         ("end_block", c.c_uint64),
-        ("maximum_steps", c.c_uint64),
+        ("maximum_seconds", c.c_double),
         ("grid", Dimensions),
         ("block", Dimensions),
         ("cluster", c.c_uint32),

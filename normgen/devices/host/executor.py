@@ -1,9 +1,10 @@
 """The host executor: runs the same CUDA text on the CPU, for NumPy arrays and for tests without a GPU.
 
 Checked, it watches every access of a kernel, as compute-sanitizer does on a GPU: addresses, alignment,
-memory that nobody wrote, races, diverging barriers, endless loops; and, where a launch may start early, that
-nothing is touched before the kernel has waited. It raises what it finds as a `HostFault` that quotes the
-lines of the kernel, and counts the bytes that each buffer's accesses moved.
+memory that nobody wrote, races, diverging barriers; and, where a launch may start early, that nothing is
+touched before the kernel has waited. Checked or not, it ends a kernel that comes to no end. It raises what it
+finds as a `HostFault` that quotes the lines of the kernel, and counts the bytes that each buffer's accesses
+moved.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from normgen.locks import new_lock
 from normgen.package.device_functions import inlined
 
 _log = logging.getLogger("normgen")
+
+# What a block may take beside, for all bytes of a launch's arrays: many times what the slowest kernel does.
+_SECONDS_PER_BYTE = 1e-6
 
 _FLAGS = {"read": abi.READ_ONLY, "write": abi.UNDEFINED | abi.WRITE_ONCE, "update": 0}
 
@@ -64,17 +68,17 @@ class HostExecutor:
         *,
         contracted: bool = False,  # fuse multiplications and additions, as nvcc does
         blocks: slice | None = None,  # run only these of a launch, and say nothing of what stays unwritten
-        maximum_steps: int = 1 << 30,  # accesses and jumps of a block or cluster before it counts as endless
+        maximum_seconds: float = 10,  # processor time of a block or cluster before it counts as endless
         cache: Cache | None = None,
     ) -> None:
         if order not in (0, 1, 2):
-            raise ValueError(f"order is {order}; it is 0 (ascending), 1 (descending) or 2 (random)")
+            raise ValueError(f"order must be 0 (ascending), 1 (descending) or 2 (random) but is {order}")
         self.checked = checked
         self.order = order
         self.seed = seed
         self.contracted = contracted
         self.blocks = blocks
-        self.maximum_steps = maximum_steps
+        self.maximum_seconds = maximum_seconds
         self.traffic: tuple[Traffic, ...] = ()
         self.history: deque[tuple[str, tuple[Traffic, ...]]] = deque(maxlen=1024)
         self._cache = cache
@@ -110,6 +114,7 @@ class HostExecutor:
         regions, region_of = _merge(buffers) if self.checked else ((), (None,) * len(buffers))
         table = self._table(regions)
         request = self._request(function, launch, arguments, table, len(regions))
+        request.maximum_seconds = self.maximum_seconds + _SECONDS_PER_BYTE * sum(b.bytes for b in buffers)
         with RUNNING:
             faults = function.runtime.simt_run(c.byref(request))
             report = function.runtime.simt_report().decode(errors="replace") if faults else ""
@@ -149,7 +154,7 @@ class HostExecutor:
         total = launch.grid[0] * launch.grid[1] * launch.grid[2]
         first, end, step = (self.blocks or slice(None)).indices(total)
         if step != 1:
-            raise ValueError(f"blocks is {self.blocks}; it must be without gaps")
+            raise ValueError(f"blocks must have step 1 but is {self.blocks}")
         return abi.HostLaunch(
             module=c.pointer(function.module),
             arguments=arguments.pointers,
@@ -157,7 +162,6 @@ class HostExecutor:
             buffer_count=count,
             first_block=first,
             end_block=max(first, end),
-            maximum_steps=self.maximum_steps,
             grid=abi.Dimensions(*launch.grid),
             block=abi.Dimensions(*launch.block),
             cluster=launch.cluster,
@@ -182,7 +186,9 @@ class HostExecutor:
                 # Sound on disk, and yet not what this machine takes: build it again, once. One that another
                 # process has removed meanwhile is no fault of what was built.
                 if fault.path in put_aside and fault.path.exists():
-                    raise ToolchainMissing(f"what {compiler.path} has built is of no use: {fault}") from fault
+                    raise ToolchainMissing(
+                        f"a library that {compiler.path} built does not load: {fault}"
+                    ) from fault
                 _log.warning("cache entry %s: building it again", fault)
                 cache.discard(fault.path)
                 put_aside.add(fault.path)
@@ -221,9 +227,12 @@ def _mismatch(function: HostFunction, given: tuple[tuple[int, str], ...]) -> str
     names = parameter_names(function.source, function.entry, len(function.parameters))
     kinds = {"i": "integer", "f": "float", "p": "pointer", "s": "structure"}
     if len(given) != len(function.parameters):
-        return f"{function.entry} has {len(function.parameters)} parameters, the launch packs {len(given)}"
+        return (
+            f"{function.entry} has {len(function.parameters)} parameters, but the launch passes {len(given)}"
+        )
     wrong = [
-        f"{name} is a {size}-byte {kinds[kind]}, the launch packs a {other_size}-byte {kinds[other_kind]}"
+        f"{name} is a {size}-byte {kinds[kind]}, but the launch passes a {other_size}-byte "
+        f"{kinds[other_kind]}"
         for name, (size, kind), (other_size, other_kind) in zip(
             names, function.parameters, given, strict=True
         )

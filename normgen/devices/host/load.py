@@ -16,7 +16,7 @@ from normgen.locks import new_lock
 # The runtime has one launch at a time. Loading counts as one: a library's own functions are watched too.
 RUNNING = new_lock()
 
-_MOST_PARAMETERS = 512
+_MOST_PARAMETERS = 4096  # of 8 bytes each: as many as CUDA takes
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -187,9 +187,9 @@ def _parts(path: Path) -> tuple[bytes, _Parts, _Parts]:
     except OSError as fault:
         raise Unloadable(path, fault.strerror or str(fault)) from fault
     except struct.error:
-        raise Unloadable(path, "it is cut off, or no program") from None
+        raise Unloadable(path, "it is cut off, or not a library") from None
     if header[0][:6] != b"\x7fELF\x02\x01" or header[2] != _X86_64:
-        raise Unloadable(path, "it is no program for this machine")
+        raise Unloadable(path, "it is not a library for this machine")
     ends = [s[2] + s[5] for s in segments] + [s[4] + s[5] for s in sections if s[1] != _SHT_NOBITS]
     if max(ends, default=0) > len(data):
         raise Unloadable(path, "it is cut off")

@@ -40,7 +40,7 @@ def tell(report: str, library: Path, base: int, source: str, names: Sequence[str
             return (
                 "line " + ", called from line ".join(map(str, lines))
                 if lines
-                else f"an unknown place ({value})"
+                else f"an unknown line ({value})"
             )
 
         told.append(_TOKEN.sub(replace, fault))

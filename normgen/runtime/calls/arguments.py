@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normgen.counting import counted
 from normgen.dtypes import DEVICE_DTYPES, real
 from normgen.package.direction import Direction
 from normgen.package.records import AttrRecord, Package
@@ -57,7 +58,7 @@ class Arguments:
         self._check_complete(operands, numbers)
         out, accumulate, workspace = options["out"], options.get("accumulate", False), options["workspace"]
         if workspace is not None:
-            check_mapping("workspace", workspace, "as `workspace` tells")
+            check_mapping("workspace", workspace, "as `workspace` lists them")
         if out is None:
             out = {}
         else:
@@ -91,7 +92,7 @@ class Arguments:
         for name, dtype in dtypes.items():
             self._check_names("dtypes", (name,), tuple(self._gradient_of))
             if dtype not in DEVICE_DTYPES:
-                raise ValueError(f"dtypes: {dtype!r} is none of {', '.join(DEVICE_DTYPES)}")
+                raise ValueError(f"dtypes: {dtype!r} is not supported; use one of {', '.join(DEVICE_DTYPES)}")
         return tuple(dtypes.items())
 
     def bounds(self, name: str) -> tuple[float, float] | None:
@@ -116,7 +117,9 @@ class Arguments:
         direction = self._direction
         if len(arrays) > len(direction.reads):
             names, count = ", ".join(direction.reads), len(direction.reads)
-            raise TypeError(f"{self._call} takes {count} arrays ({names}) but was given {len(arrays)}")
+            raise TypeError(
+                f"{self._call} takes at most {counted(count, 'array')} ({names}) but got {len(arrays)}"
+            )
         operands: dict[str, object] = dict(zip(direction.reads, arrays, strict=False))
         numbers: dict[str, float] = dict(self._defaults)
         for name, value in named.items():
@@ -124,7 +127,7 @@ class Arguments:
                 options[name] = value
             elif name in direction.operands:
                 if name in operands:
-                    raise TypeError(f"{self._call} was given {name} twice, by position and by name")
+                    raise TypeError(f"{self._call} got {name} twice, by position and by name")
                 operands[name] = value
             elif name in self._attrs:
                 numbers[name] = number(self._attrs[name], value)
@@ -143,7 +146,7 @@ class Arguments:
                 raise TypeError(f"{self._call} needs {name}")
         for name in direction.mentioned:
             if name not in operands:
-                raise TypeError(f"{self._call} needs {name} (None stands for zero)")
+                raise TypeError(f"{self._call} needs {name}: pass None if it is zero")
         for name in self._needed:
             if name not in numbers:
                 raise TypeError(f"{self._call} needs the attr {name}, which has no default")
@@ -152,10 +155,12 @@ class Arguments:
         fixed = self._folded[name]
         if not isinstance(fixed, float):
             kind = "a bool" if isinstance(fixed, bool) else "an int"
-            raise TypeError(f"{name} is {kind} attr: it is fixed when the spec is loaded, here to {fixed}")
+            raise TypeError(
+                f"{name} is {kind} attr, fixed to {fixed} when the spec was loaded: load the spec again"
+            )
         if real(value, name) != fixed:
             raise TypeError(
-                f"{name} was folded to {fixed!r} when the spec was loaded; a call may not change it"
+                f"{name} was fixed to {fixed!r} when the spec was loaded: load it again to change it"
             )
 
     def _outputs(self, save: object, out: Mapping[str, object]) -> tuple[str, ...]:
@@ -177,13 +182,11 @@ class Arguments:
         )
         for name in wanted:
             if accumulate and direction.accumulates(name) and name not in out:
-                raise ValueError(
-                    f"accumulate=True adds to out[{name!r}], which is missing; give it or narrow wrt="
-                )
+                raise ValueError(f"accumulate=True needs out[{name!r}]: pass it, or leave it out of wrt")
         for name in out:
             if name not in wanted:
                 source = direction.results[name].source
-                raise ValueError(f"out[{name!r}] is not computed: {source} is not in wrt")
+                raise ValueError(f"out[{name!r}] is not computed: add {source} to wrt, or remove it from out")
         return wanted
 
     def _check_names(self, what: str, given: Iterable[str], known: tuple[str, ...]) -> None:
@@ -194,9 +197,9 @@ class Arguments:
     def _refuse_name(self, what: str, name: object, known: tuple[str, ...]) -> None:
         if not isinstance(name, str):
             kind = type(name).__name__
-            raise TypeError(f"{what} takes names as strings, such as {known[0]!r}, not a {kind}")
+            raise TypeError(f"{what} takes names, such as {known[0]!r}, not a {kind}")
         close = get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it knows {', '.join(known)}"
+        hint = f"did you mean {close[0]!r}?" if close else f"the names are {', '.join(known)}"
         raise ValueError(f"{what}: {self._direction.norm} has no {name!r}; {hint}")
 
 
@@ -207,7 +210,7 @@ def number(attr: AttrRecord, value: Any) -> float:
     if not isfinite(value):
         raise ValueError(f"{attr.name} must be finite but is {value}")
     if abs(value) > LARGEST:
-        raise ValueError(f"{attr.name} = {value!r} is beyond the range of f32")
+        raise ValueError(f"{attr.name} = {value!r} is beyond the range of float32")
     low = attr.low
     if low is not None and (value < low or (attr.strict and float(np.float32(value)) <= low)):
         raise ValueError(f"{attr.name} must be {'>' if attr.strict else '>='} {low:g} but is {value!r}")
@@ -225,4 +228,4 @@ def check_mapping(what: str, given: object, form: str, held: str = "arrays") -> 
     """Refuse what holds no arrays, or others, by name. `form`: how it is to be written."""
     if not isinstance(given, Mapping):
         way = "its ._asdict()" if hasattr(given, "_asdict") else f"a dict of {held} by name, {form}"
-        raise TypeError(f"{what} is a {type(given).__name__}: give {way}")
+        raise TypeError(f"{what} is a {type(given).__name__}: pass {way}")

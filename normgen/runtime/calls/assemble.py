@@ -20,6 +20,7 @@ from normgen.runtime.calls.look import ViewedCall, bits_name
 from normgen.runtime.calls.prepared import Guard, PreparedCall, Scratch, Step, taking
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.calls.workspace import align
+from normgen.runtime.planning.needed import made_of
 
 Executors = Callable[[DeviceKey], Executor]
 Planner = Callable[..., LaunchPlan]
@@ -52,7 +53,9 @@ class Assembler:
         if not self.direction.record.strategies:
             if 0 in dict(bound.binding.extents).values():
                 return LaunchPlan(())
-            raise ValueError(f"{self.direction.text} has no kernels: it is the backward of the level below")
+            raise ValueError(
+                f"{self.direction.text} has no kernels: the backward of the lower level computes it"
+            )
         return self.planner(self.direction.record, bound.binding, device)
 
     def _bound(self, call: ViewedCall) -> Bound:
@@ -95,6 +98,7 @@ class Assembler:
         if not bound.idle:
             executor = self.executors(call.device)
             plan = self.plan(bound, executor.device, call.sm_count)
+            _check_zeros(direction, bound, plan)
         idle = not plan.launches
         if not idle:
             launches = _before(direction, call, bound, memory)
@@ -269,13 +273,30 @@ def _guards(extents: Sequence[_Extent], in_place: Collection[tuple[str, str]]) -
         hosts = " or ".join(sorted(operand for result, operand in in_place if result == extent.name))
         allowed = f", or exactly that of {hosts}" if hosts else ""
         for other in seen:
-            fault = f"{extent.text} overlaps {other.text} in memory; give {extent.text} memory of its own"
+            fault = f"{extent.text} overlaps {other.text} in memory: give {extent.text} its own memory"
             alike = extent.high - extent.low == other.high - other.low
             same = extent.low - other.low if alike and (extent.name, other.name) in in_place else None
             distances = (extent.low - other.high, extent.high - other.low)
             found.append((extent.place, other.place, *distances, same, fault + allowed))
         seen.append(extent)
     return tuple(found)
+
+
+def _check_zeros(direction: Direction, bound: Bound, plan: LaunchPlan) -> None:
+    """Refuse gradients that no kernel computes, since an axis is empty, but that are not zero for that: they
+    are linear in cotangents, some of which are there."""
+    empty = {axis for axis, length in bound.binding.extents if not length}
+    written = {name for launch in plan.launches for name in launch.writes}
+    there = direction.mentioned & bound.extents.keys()
+    for name, shape, _ in bound.results if empty and direction.record.strategies else ():
+        if not prod(shape) or name in written:
+            continue
+        for other in sorted(there & made_of(direction.record.strategies[0], name)):
+            if empty.isdisjoint(direction.operands[other].axes):
+                raise ValueError(
+                    f"{', '.join(sorted(empty))} is 0, and no kernel computes {name} from {other}, which is "
+                    f"not empty: pass None for {other}, or leave {name} out"
+                )
 
 
 def _empty_sums(bound: Bound, plan: LaunchPlan, added: Collection[str]) -> Iterator[Launch]:

@@ -62,8 +62,7 @@ def bind(
     `types`: of operands that are not given, which their gradients have too.
     """
     _check_devices([*given.items(), *((f"out[{name!r}]", view) for name, view in out.items())])
-    for name, view in given.items():
-        _check_dtype(direction, name, view, given)
+    check_dtypes(direction, given)
     for name in direction.updated & given.keys():
         _check_writable(name, name, given[name])
     shapes = [(direction.operands[name], view.shape) for name, view in given.items()]
@@ -88,7 +87,9 @@ def bind(
         if strides is not None and taken_as_is(direction.record.always, name, strides, lengths):
             operands[name] = Operand(view.dtype, tuple(strides.items()), alignment_of(view.pointer))
         elif name in direction.updated and 0 not in view.shape:
-            raise ValueError(f"state {name} is updated in place, so it must be contiguous")
+            raise ValueError(
+                f"state {name} is updated in place, so it must be contiguous: pass a contiguous array"
+            )
         else:
             if 0 not in view.shape:
                 copies.append(name)
@@ -141,13 +142,21 @@ def _check_devices(views: list[tuple[str, View]]) -> None:
         first, at = views[0]
         if view.device != at.device:
             here, there = device_text(at.device), device_text(view.device)
-            raise ValueError(f"{first} is on {here} but {name} is on {there}: move one of them")
+            raise ValueError(f"{first} is on {here} but {name} is on {there}: move them to one device")
+
+
+def check_dtypes(direction: Direction, given: Mapping[str, View]) -> None:
+    """Refuse operands of other element types than the spec says."""
+    for name, view in given.items():
+        _check_dtype(direction, name, view, given)
 
 
 def _check_dtype(direction: Direction, name: str, view: View, given: Mapping[str, View]) -> None:
     if view.dtype not in DEVICE_DTYPES:
         kind = DTYPES[view.dtype].numpy_name if view.dtype in DTYPES else view.dtype
-        raise TypeError(f"{name} is {kind}, which kernels do not take; cast it: {_cast(name, view, 'f32')}")
+        raise TypeError(
+            f"{name} is {kind}, which kernels do not support; cast it: {_cast(name, view, 'f32')}"
+        )
     record = direction.operands[name]
     wanted, why = record.dtype, "the spec says so"
     if wanted is None and record.like is not None and record.like in given:
@@ -162,19 +171,19 @@ def _check_told(direction: Direction, told: Mapping[str, str], given: Mapping[st
     for name, dtype in told.items():
         own = given[name].dtype if name in given else _declared(direction.declared, name)
         if own not in (None, dtype):
-            raise TypeError(f"dtypes: {name} is {own}, not {dtype}")
+            raise TypeError(f"dtypes: {name} is {own}, not {dtype}: correct it or leave it out")
 
 
 def _check_writable(name: str, text: str, view: View) -> None:
     if view.readonly:
-        raise ValueError(f"{text} is read-only, but {name} is written")
+        raise ValueError(f"{text} is read-only, but the call writes it: pass a writable copy")
 
 
 def _check_alignment(text: str, view: View) -> None:
     if view.pointer % DTYPES[view.dtype].bytes:
         raise ValueError(
-            f"{text} does not start on an element boundary: "
-            f"{view.dtype} elements at address {view.pointer:#x}"
+            f"{text} has {view.dtype} elements at address {view.pointer:#x}, which is not aligned to their "
+            "size: pass a copy"
         )
 
 
@@ -195,7 +204,7 @@ def _check_known(direction: Direction, lengths: Lengths) -> None:
     for kernel in direction.record.kernels:
         for axis in (*kernel.kept, *kernel.inner):
             if axis not in lengths.axes:
-                raise ValueError(f"the length of {axis} is unknown: no given array determines it")
+                raise ValueError(f"the length of {axis} is unknown: no given array has it")
 
 
 def check_reductions(direction: Direction, lengths: Lengths) -> None:
@@ -205,7 +214,9 @@ def check_reductions(direction: Direction, lengths: Lengths) -> None:
     others = {axis: length for axis, length in lengths.axes.items() if axis not in direction.record.reduced}
     if empty and others and 0 not in others.values():
         groups = " x ".join(f"{axis} = {length}" for axis, length in others.items())
-        raise ValueError(f"{empty[0]} is 0: nothing to reduce over in each row of {groups}")
+        raise ValueError(
+            f"{empty[0]} is 0, but the norm reduces over {empty[0]}, which must not be empty if {groups}"
+        )
 
 
 def dtypes_of(views: Mapping[str, View]) -> dict[str, str]:

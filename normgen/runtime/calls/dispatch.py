@@ -20,6 +20,7 @@ from normgen.package.records import Package
 from normgen.runtime.calls.arguments import Arguments, Request
 from normgen.runtime.calls.assemble import Assembler, Executors, Planner
 from normgen.runtime.calls.bounded import Bounded
+from normgen.runtime.calls.cases import PreparedCases
 from normgen.runtime.calls.look import ViewedCall, look
 from normgen.runtime.calls.prepared import NOTHING, PreparedCall
 from normgen.runtime.calls.shortcut import Brief, Shortcut, brief, shortcut
@@ -51,6 +52,8 @@ class Dispatcher:
         self.result = result
         self.arguments = Arguments(package, direction)
         self.assembler = Assembler(direction, executors, planner)
+        self._cases = PreparedCases(self.assembler)
+        self._states = [(n, name) for n, name in enumerate(direction.reads) if name in direction.updated]
         self._prepared: Bounded[Any, PreparedCall] = Bounded(PREPARED_KEPT)
         self._shortcuts: Bounded[Any, Shortcut] = Bounded(SHORTCUTS_KEPT)
         keeps_calls(self)
@@ -58,6 +61,7 @@ class Dispatcher:
     def forget(self) -> None:
         """Prepare every call again when it comes next."""
         self._prepared.forget()
+        self._cases.forget()
         self._shortcuts.forget()
 
     def call(
@@ -71,7 +75,8 @@ class Dispatcher:
         sm_count: int | None,
     ) -> Any:
         """Run on these arguments. `choice`: the options of this direction alone, fit to be part of a key."""
-        found = brief(given, named, out, choice) if workspace is None and sm_count is None else None
+        states = self._given_states(given, named) if self._states else ()
+        found = brief(given, named, out, choice, states) if workspace is None and sm_count is None else None
         known = self._shortcuts.get(found[0]) if found is not None else None
         if known is not None and found is not None and (head := known.head(found[1])) is not None:
             objects, prepared, library = found[2], known.prepared, known.library
@@ -83,6 +88,11 @@ class Dispatcher:
                 return result
         options = (*choice, out, stream, workspace, sm_count)
         return self.run(self.arguments.request(given, named, options), found)
+
+    def _given_states(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The states that a call updates."""
+        found = (given[n] if n < len(given) else named.get(name) for n, name in self._states)
+        return tuple([state for state in found if state is not None])
 
     def run(self, request: Request, found: Brief | None = None) -> Any:
         """The results, None where one is not wanted, each the same kind of array as the caller's. Calls that
@@ -124,11 +134,11 @@ class Dispatcher:
         return Settled(prepared, call, stream, head, theirs)
 
     def prepare(self, call: ViewedCall) -> PreparedCall:
-        """The prepared call: from the cache, or checked, planned and compiled now."""
+        """The prepared call: from the cache, by a case, or checked, planned and compiled now."""
         key = call.key
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self.assembler.prepare(call)
+            prepared = self._cases.prepare(call)
             self._prepared.keep(key, prepared)
         return prepared
 

@@ -51,7 +51,7 @@ class ViewedCall(NamedTuple):
 
 def look(direction: Direction, request: Request) -> ViewedCall:
     """Look at every array that a request gives."""
-    out = {name: arrays.view(array, f"out[{name!r}]") for name, array in request.out.items()}
+    out = {name: arrays.view(array, f"out[{name!r}]", written=True) for name, array in request.out.items()}
     views: dict[str, View] = {}
     loose: dict[str, Any] = {}
     for name in direction.operands:
@@ -59,7 +59,7 @@ def look(direction: Direction, request: Request) -> ViewedCall:
         if isinstance(array, SCALARS):
             loose[name] = array
         elif array is not None:
-            views[name] = arrays.view(array, name)
+            views[name] = arrays.view(array, name, name in direction.updated)
     bits: dict[str, int] = {}
     if loose:
         first = next(iter((*views.values(), *out.values())), None)
@@ -97,5 +97,5 @@ def _scalar_dtype(direction: Direction, name: str, value: object, views: Mapping
 
 def _zero_dimensional(name: str, value: object, dtype: str) -> np.ndarray[Any, Any]:
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} is a bool; give a number or an array")
+        raise TypeError(f"{name} is a bool: pass a number or an array")
     return np.asarray(round_to(real(value, name), dtype))

@@ -1,4 +1,4 @@
-"""`Plan`: one call of a norm, made ready and repeated."""
+"""`Plan`: one call of a norm, prepared once and repeated."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from normgen import arrays
 from normgen.arrays.views import View
+from normgen.counting import counted
 from normgen.launching.launch import HOST
 from normgen.locks import new_lock
 from normgen.runtime.calls.arguments import Request
@@ -17,20 +18,20 @@ from normgen.runtime.calls.workspace import Memory
 
 
 class Plan:
-    """A call that is checked, planned and compiled, to be repeated on arrays that lie alike.
+    """A call that is checked, planned and compiled, to be repeated on arrays of the same layout.
 
-    `plan(*arrays)` takes the arrays named in `args`, by position or name, and returns what the norm would:
-    the same results, bit for bit. Numbers, the results in `out`, the stream and scratch arrays are those that
-    the plan was made with. Results that `out` did not hold are made anew by each call; where no stream was
-    given, a call runs on the current one of its arrays' library.
+    `plan(*arrays)` takes the arrays named in `args`, by position or name, and returns the same results as the
+    norm, bit for bit. Numbers, the results in `out`, the stream and scratch arrays are fixed. Each call
+    allocates the results that are not in `out`. If the plan has no stream, a call runs on the current stream
+    of its arrays' library.
 
-    Of its arrays a call checks that library, shape, strides, element type and device are as planned, that
-    the alignment is no less, and that nothing overlaps what is written: TypeError or ValueError where not.
-    With all results in `out` it allocates nothing and waits for nothing, so that a CUDA graph may capture it.
+    A call checks that the library, shape, strides, element type and device of its arrays are as planned, that
+    the alignment is no less, and that nothing overlaps the results: TypeError or ValueError otherwise. With
+    all results in `out`, it does not allocate or synchronize, so a CUDA graph can capture it.
 
-    Where kernels need scratch memory, the plan holds its own, or that of `workspace`. Its calls may come from
-    any thread, but they must be on one stream, or be ordered by the caller; so must replays of graphs that
-    captured them, which need the plan for as long as they are replayed.
+    If kernels need scratch memory, the plan holds its own, or that of `workspace`. Calls may come from any
+    thread, but must be on one stream, or be ordered by the caller. So must replays of graphs that captured
+    them; keep the plan alive while such graphs are replayed.
     """
 
     def __init__(self, dispatcher: Dispatcher, request: Request) -> None:
@@ -42,13 +43,14 @@ class Plan:
         seen = arrays.glance([call.views[name].owner for name in self.args])
         if seen is None:
             raise TypeError(
-                f"a plan takes arrays of NumPy, PyTorch, CuPy and PyCUDA, but not a "
-                f"{type(like.owner).__name__}; {self._call} takes it"
+                f"a plan takes arrays of NumPy, PyTorch, CuPy and PyCUDA, not a {type(like.owner).__name__}: "
+                f"call {self._call} instead"
             )
         self._dispatcher, self._request, self._prepared = dispatcher, request, prepared
         assembler = dispatcher.assembler
         assembler.compile(assembler.texts(call), prepared.device)
         self._keys = seen[1]
+        self._states = [n for n, name in enumerate(self.args) if name in dispatcher.direction.updated]
         self._planned = {name: call.views[name]._replace(owner=None) for name in self.args}
         self._library = like.library
         given = request.stream is not None or prepared.device == HOST
@@ -80,10 +82,11 @@ class Plan:
         self._last: tuple[list[Any] | None, list[int], list[Ready]] = (None, [], [])
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """Run on these arrays; the results as a named tuple."""
+        """Run on these arrays. Returns the results as a named tuple."""
         if named:
             given = self._in_order(given, named)
-        seen = arrays.glance(given)
+        states = [given[place] for place in self._states if place < len(given)] if self._states else ()
+        seen = arrays.glance(given, states)
         values = seen[0] if seen is not None and seen[1] == self._keys else self._look(given)
         prepared, library, owner = self._prepared, self._library, given[0]
         stream = self._stream
@@ -118,34 +121,33 @@ class Plan:
             if name not in missing:
                 twice = name in self.args
                 fault = f"{name} twice, by position and by name" if twice else f"{name!r}"
-                raise TypeError(
-                    f"the plan of {self._call} was given {fault}; it takes {', '.join(self.args)}"
-                )
+                raise TypeError(f"the plan of {self._call} got {fault}; it takes {', '.join(self.args)}")
         return (*given, *(named[name] for name in missing if name in named))
 
     def _look(self, given: tuple[Any, ...]) -> list[int]:
-        """The addresses of arrays that are not just as planned; an error where that matters."""
+        """The addresses of arrays that differ from the planned ones; an error if the difference matters."""
         if len(given) != len(self.args):
             names = ", ".join(self.args)
             raise TypeError(
-                f"the plan of {self._call} takes {len(self.args)} arrays ({names}) but was given {len(given)}"
+                f"the plan of {self._call} takes {counted(len(self.args), 'array')} ({names}) but got "
+                f"{len(given)}"
             )
         addresses = []
         for (name, planned), array in zip(self._planned.items(), given, strict=True):
-            view = arrays.view(array, name)
+            view = arrays.view(array, name, name in self._dispatcher.direction.updated)
             if view.library is not planned.library:
                 known, found = planned.library.name, view.library.name
-                raise TypeError(f"{name} was planned as an array of {known} but is one of {found}")
+                raise TypeError(f"{name} was planned as an array of {known} but is an array of {found}")
             if view.dtype != planned.dtype:
                 raise TypeError(f"{name} was planned as {planned.dtype} but is {view.dtype}")
             if _text(view) != _text(planned):
                 raise ValueError(f"{name} was planned with {_text(planned)} but has {_text(view)}")
             if alignment_of(view.pointer) < (needed := alignment_of(planned.pointer)):
                 raise ValueError(
-                    f"{name} was planned at an address divisible by {needed} but is at {view.pointer:#x}"
+                    f"{name} was planned with an alignment of {needed} bytes but is at {view.pointer:#x}"
                 )
             if view.readonly and name in self._dispatcher.direction.updated:
-                raise ValueError(f"{name} is read-only, but {name} is written")
+                raise ValueError(f"{name} is read-only, but the call writes it: pass a writable copy")
             addresses.append(view.pointer)
         return addresses
 

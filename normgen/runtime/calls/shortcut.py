@@ -17,17 +17,23 @@ Brief = tuple[tuple[Any, ...], list[Any], tuple[Any, ...]]
 
 
 def brief(
-    given: tuple[Any, ...], named: Mapping[str, Any], out: Mapping[str, Any] | None, choice: tuple[Any, ...]
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
+    out: Mapping[str, Any] | None,
+    choice: tuple[Any, ...],
+    states: tuple[Any, ...],
 ) -> Brief | None:
     """A call in brief; None where one of its arguments takes a full look. `choice`: whatever else of the call
-    its plan depends on."""
+    its plan depends on; `states`: those of its arguments that it updates."""
+    written = states
     if out is None:
         objects, results = (*given, *named.values()), ()
     elif type(out) is dict:
         objects, results = (*given, *named.values(), *out.values()), tuple(out)
+        written = (*states, *out.values())
     else:
         return None
-    found = arrays.glance(objects)
+    found = arrays.glance(objects, written)
     if found is None:
         return None
     values, keys = found

@@ -89,7 +89,7 @@ def _lengths(direction: Direction, records: Mapping[str, TensorRecord], sizes: S
         lengths[axis] = prod(size) if isinstance(size, tuple) else size
     missing = [axis for axis in needed if axis not in lengths]
     if missing:
-        raise ValueError(f"sizes: the length of {', '.join(missing)} is missing")
+        raise ValueError(f"sizes: add a length for {', '.join(missing)}")
     rest = sizes.get(REST)
     return Lengths(lengths, (rest,) if isinstance(rest, int) else rest)
 
@@ -99,9 +99,9 @@ def _whole(axis: str, size: object) -> int | tuple[int, ...]:
     try:
         found = tuple(map(index, size)) if isinstance(size, (tuple, list)) else index(cast("int", size))
     except TypeError:
-        raise TypeError(f"sizes: {axis} must be an int, or a tuple of them, but is {size!r}") from None
+        raise TypeError(f"sizes: {axis} must be an int or a tuple of ints but is {size!r}") from None
     if any(length < 0 for length in (found if isinstance(found, tuple) else (found,))):
-        raise ValueError(f"sizes: {axis} is {size!r}, and no length is negative")
+        raise ValueError(f"sizes: {axis} must not be negative but is {size!r}")
     return found
 
 
@@ -126,4 +126,4 @@ def _dtypes(
 
 def _check_dtype(dtype: Any) -> None:
     if dtype not in DEVICE_DTYPES:
-        raise ValueError(f"dtypes: {dtype!r} is none of {', '.join(DEVICE_DTYPES)}")
+        raise ValueError(f"dtypes: {dtype!r} is not supported; use one of {', '.join(DEVICE_DTYPES)}")

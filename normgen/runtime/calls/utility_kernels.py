@@ -24,7 +24,8 @@ def copy_launch(source: str, target: str, shape: Shape, strides: Shape, itemsize
     dims = _merge(shape, strides)
     if len(dims) > MOST_DIMENSIONS:
         raise ValueError(
-            f"{target} is a view of {len(dims)} separate strides; more than {MOST_DIMENSIONS} are not copied"
+            f"{target} is a view with {len(dims)} separate strides, and at most {MOST_DIMENSIONS} are "
+            "supported: pass a contiguous copy"
         )
     count = prod(shape)
     padding = (0,) * (MOST_DIMENSIONS - len(dims))

@@ -135,10 +135,12 @@ def supplied(
     found: dict[str, int] = {}
     for name, shape, dtype in needed:
         if name not in given:
-            raise ValueError(f"workspace needs {name!r}: {dtype} of shape {shape}")
-        view = arrays.view(given[name], f"workspace[{name!r}]")
+            raise ValueError(
+                f"workspace is missing {name!r}: pass a contiguous {dtype} array of shape {shape}"
+            )
+        view = arrays.view(given[name], f"workspace[{name!r}]", written=True)
         if view.dtype != dtype or view.shape != shape or not is_contiguous(view.shape, view.strides):
-            raise ValueError(f"workspace[{name!r}] must be contiguous {dtype} of shape {shape}")
+            raise ValueError(f"workspace[{name!r}] must be a contiguous {dtype} array of shape {shape}")
         if view.device != like.device or view.readonly or view.pointer % 16:
             raise ValueError(
                 f"workspace[{name!r}] must be writable, on the arrays' device and aligned to 16 bytes"

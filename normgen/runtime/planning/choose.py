@@ -3,19 +3,21 @@ family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from normgen.launching.call import Call
-from normgen.launching.family import Cost, Lines, Lowered
-from normgen.launching.images import for_all_sizes
+from normgen.launching.call import Call, once
+from normgen.launching.facts import power_near
+from normgen.launching.family import Lines, Lowered
 from normgen.launching.knobs import Knobs, full, knobs_of, schedule_of
-from normgen.launching.launch import Binding, Launch, LaunchPlan
+from normgen.launching.launch import Binding, Launch, LaunchPlan, resized
 from normgen.launching.machine import Machine
 from normgen.launching.model import microseconds
-from normgen.launching.support import NoSchedule, Support
+from normgen.launching.support import NoSchedule, Support, TooLarge
 from normgen.launching.table import Lines as Measured
 from normgen.launching.table import lines_of
 from normgen.locks import cached_property
@@ -24,7 +26,9 @@ from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.planning.needed import needed, warm
 from normgen.runtime.planning.registry import family_of
 
-_FIRST_OFFERS = 100  # of a kernel, among which each form is that it may take
+_CURE = (
+    "split the arrays along an axis that is not reduced and call once per part, or split a long axis in two"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +42,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel in a call, with a schedule. What it costs and its launches are made when they are asked
-    for."""
+    """A kernel in a call, with a schedule. What is known of it is made when it is asked for."""
 
     kernel: Kernel
     call: Call
     schedule: Any
 
     @cached_property
-    def cost(self) -> Cost:
-        """What it moves, and is expected to take."""
-        moved = family_of(self.kernel).moved(self.kernel, self.call, self.schedule)
-        return Cost(moved, predicted([self])[0])
+    def moved(self) -> Mapping[str, int]:
+        """Bytes that it reads and writes, by array, the workspace included."""
+        found: Mapping[str, int] = family_of(self.kernel).moved(self.kernel, self.call, self.schedule)
+        return found
+
+    @cached_property
+    def microseconds(self) -> float:
+        """What it is expected to take."""
+        return predicted([self])[0]
 
     @cached_property
     def lowered(self) -> Lowered:
@@ -95,14 +103,7 @@ class Alternative:
     @property
     def microseconds(self) -> float:
         """What its kernels are predicted to take, one after the other."""
-        return sum(each.cost.microseconds for each in self.kernels)
-
-    @property
-    def serves(self) -> Set[str]:
-        """Of what images its texts are, those of `one` size or of `any`; of kernels that know of none
-        nothing."""
-        found = (family_of(each.kernel).serves(each.kernel, each.schedule) for each in self.kernels)
-        return {each for each in found if each}
+        return sum(each.microseconds for each in self.kernels)
 
     @property
     def measured(self) -> bool:
@@ -129,44 +130,59 @@ def plan_launches(
 
     `strategy`: the name of the one to take; by default the one that should be fastest.
     """
-    known = None if strategy else _measured(record, binding, device)
-    return (known or choose_strategy(alternatives(record, binding, device, strategy))).plan
+    return fastest(record, binding, device, strategy).plan
+
+
+def fastest(
+    record: PassRecord, binding: Binding, device: Machine, strategy: str | None = None
+) -> Alternative:
+    """A pass as it runs by itself: by that strategy, or by the one that should be fastest for lengths of the
+    open axes near those of the call, so that calls with nearly as many rows run alike."""
+    if strategy or len(record.strategies) == 1:
+        return choose_strategy(alternatives(record, binding, device, strategy))
+    found = _measured(_running(record, binding, device))
+    if found is not None:
+        return found
+    near = [each for each in _running(record, _rounded(record, binding), device) if not each.misfit]
+    only = choose_strategy(tuple(each.alternative({}) for each in near)).strategy.name if near else None
+    return choose_strategy(alternatives(record, binding, device, only))
+
+
+def _rounded(record: PassRecord, binding: Binding) -> Binding:
+    """A call with powers of two as lengths of its open axes."""
+    lengths = dict(binding.extents)
+    return resized(binding, {axis: power_near(lengths[axis]) for axis in record.open if axis in lengths})
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
-    """The alternative that was measured to be fast; else, where texts for images of all sizes are asked for,
-    of those that have such alone that with the fewest launches; else that with the least predicted time. Of
-    equals the first."""
-    if not found:
-        raise NoSchedule("no strategy fits the call")
+    """The alternative that was measured to be fast, else that with the least predicted time. Of equals the
+    first."""
     if len(found) == 1:
         return found[0]
-    general = [each for each in found if for_all_sizes() and each.serves == {"any"}]
-    if general and not any(each.measured for each in found):
-        return min(general, key=_launches)
     return min(found, key=lambda each: (not each.measured, each.microseconds))
 
 
 def alternatives(
     record: PassRecord, binding: Binding, device: Machine, only: str | None = None
 ) -> tuple[Alternative, ...]:
-    """Every strategy of a pass that fits a call; or, where there is one, that of a given name."""
-    every = (Running(strategy, binding, device) for strategy in record.strategies)
-    found = [running for running in every if not running.misfit]
-    named = [running for running in found if running.strategy.name == only]
-    return tuple(running.alternative({}) for running in named or found)
+    """Every strategy of a pass that fits a call; or, where it fits, that of a given name alone."""
+    every = _running(record, binding, device)
+    named = [each for each in every if each.strategy.name == only and not each.misfit]
+    found = named or [each for each in every if not each.misfit]
+    if not found:
+        why = "; ".join(f"{running.strategy.name}: {running.misfit}" for running in every)
+        cure = f": {_CURE}" if any(running.too_large for running in every) else ""
+        raise NoSchedule(f"no kernel supports this call ({why}){cure}")
+    return tuple(running.alternative({}) for running in found)
 
 
-def _launches(alternative: Alternative) -> tuple[int, int]:
-    """How many launches it takes, and how many of them leave sums for another."""
-    sums = sum(bool(each.kernel.finals) for each in alternative.kernels)
-    return len(alternative.kernels) + sums, sums
+def _running(record: PassRecord, binding: Binding, device: Machine) -> list[Running]:
+    return [Running(strategy, binding, device) for strategy in record.strategies]
 
 
-def _measured(record: PassRecord, binding: Binding, device: Machine) -> Alternative | None:
+def _measured(every: Sequence[Running]) -> Alternative | None:
     """The strategy of which a table has all kernels, without a look at the others; None where there is none
     or more than one."""
-    every = (Running(strategy, binding, device) for strategy in record.strategies)
     known = [each for each in every if each.known and not each.misfit]
     found = known[0].alternative({}) if len(known) == 1 else None
     return found if found is not None and found.measured else None
@@ -201,16 +217,16 @@ def candidates(strategy: Strategy, binding: Binding, device: Machine) -> tuple[t
     )
 
 
-def in_each_form(
-    strategy: Strategy, binding: Binding, device: Machine, names: Collection[str]
+def in_forms(
+    strategy: Strategy, binding: Binding, device: Machine, entries: Collection[str]
 ) -> Iterator[Candidate]:
-    """The kernels of these names with a schedule of each form that is offered for a call, if any is."""
+    """The kernels of a strategy with a schedule of each of the forms of these entries that a call allows."""
     running = Running(strategy, binding, device)
     for kernel in running.kernels:
-        if kernel.name in names and not running.misfit_of([kernel]):
-            offered = islice(running.space(kernel), _FIRST_OFFERS)
-            forms = {dict(knobs_of(each)).get("form"): each for each in offered}
-            yield from (Candidate(kernel, running.call, each) for each in forms.values())
+        forms = [form.form for form in kernel.forms if form.entry in entries]
+        if forms and family_of(kernel).fits(kernel, running.call).ok:
+            found = (schedule for form in forms for schedule in islice(running.space(kernel, form), 1))
+            yield from (Candidate(kernel, running.call, schedule) for schedule in found)
 
 
 def predicted(offers: Sequence[Candidate]) -> list[float]:
@@ -229,6 +245,7 @@ class Running:
         self.held = tuple(t for t in strategy.temporaries if t.name in handed_on)
         self.call = Call(binding, device, self.held, warm(self.kernels))
         self._defaults: dict[str, Any] = {}
+        self.too_large = ""  # why a schedule is not for such a call
 
     @property
     def known(self) -> bool:
@@ -249,7 +266,8 @@ class Running:
                 return support.reason
         for kernel in kernels:
             if self.default(kernel) is None:
-                return f"{self.call.device.name} has too little for any schedule of {kernel.name}"
+                few = f"{self.call.device.name} has too little for any schedule of {kernel.name}"
+                return self.too_large or few
         return ""
 
     def default(self, kernel: Kernel) -> Any:
@@ -262,10 +280,24 @@ class Running:
         """The schedule of these knobs, or the `Support` that says why it has none in this call."""
         family = family_of(kernel)
         asked = schedule_of(family.schedule, knobs)
-        return asked if isinstance(asked, Support) else family.settle(kernel, self.call, asked)
+        found = asked if isinstance(asked, Support) else family.settle(kernel, self.call, asked)
+        if isinstance(found, Support) or not self.call.large or self._has_launches(kernel, found):
+            return found
+        return Support(False, self.too_large)
 
-    def space(self, kernel: Kernel) -> Iterator[Any]:
-        return family_of(kernel).space(kernel, self.call)
+    def space(self, kernel: Kernel, form: str = "") -> Iterator[Any]:
+        family = family_of(kernel)
+        offered = family.of_form(kernel, self.call, form) if form else family.space(kernel, self.call)
+        return filter(partial(self._has_launches, kernel), offered) if self.call.large else offered
+
+    def _has_launches(self, kernel: Kernel, schedule: Any) -> bool:
+        """Whether a device can launch a kernel so: a large call may have more blocks than a grid."""
+        try:
+            family_of(kernel).lower(kernel, self.call, schedule)
+        except TooLarge as fault:
+            self.too_large = str(fault)
+            return False
+        return True
 
     def alternative(self, picked: Mapping[str, Any]) -> Alternative:
         """The strategy, with these schedules for the kernels of these names."""
@@ -281,9 +313,14 @@ class Running:
 
     def alike(self) -> tuple[Launch, ...]:
         """Launches with every text of calls that differ from this one in the number of their rows."""
-        return tuple(each for k in self.kernels for each in family_of(k).texts(k, self.call))
+        found: list[Launch] = []
+        for kernel in self.kernels:
+            with suppress(TooLarge):  # no text of 32 bits, of so many rows
+                found += family_of(kernel).texts(kernel, self.call)
+        return tuple(found)
 
 
+@once
 def _lines(kernel: Kernel, call: Call) -> Measured:
     """What the table that normgen comes with has of a kernel in such calls."""
     kept = family_of(kernel).measured_as(kernel, call)

@@ -49,13 +49,14 @@ def _misfits(record: PassRecord, made: MadeRecord, binding: Binding, device: Mac
     lengths = dict(binding.extents)
     sizes = {axis: lengths.get(axis, length) for axis, length in made.sizes}
     if not device.host and device.arch.rstrip("af") != made.arch.rstrip("af"):
-        yield f"this is {device.arch}: {_again(made, sizes, made.dtype, device.arch)}"
+        yield f"this GPU is {device.arch}; generate it again: {_again(made, sizes, made.dtype, device.arch)}"
     if not device.host and device.multiprocessors < made.multiprocessors:
         there = device.multiprocessors
-        yield f"its blocks need {made.multiprocessors} multiprocessors, of {there}; {_any_shape(made)}"
+        yield f"it needs {made.multiprocessors} multiprocessors, and this GPU has {there}; {_any_shape(made)}"
     for axis, length in made.sizes:
         if sizes[axis] != length:
-            yield f"{axis} is {sizes[axis]} here: {_again(made, sizes, made.dtype, made.arch)}"
+            cure = _again(made, sizes, made.dtype, made.arch)
+            yield f"{axis} is {sizes[axis]} here; generate it again: {cure}"
     given, wanted = dict(binding.operands), dict(made.operands)
     if given.keys() != wanted.keys() or binding.accumulate:
         names = ", ".join(sorted(given.keys() ^ wanted.keys())) or "accumulate"
@@ -73,7 +74,7 @@ def _misfits(record: PassRecord, made: MadeRecord, binding: Binding, device: Mac
         if any(strides[axis] != step for axis, step in packed.items() if lengths[axis] > 1):
             yield f"{name} is not contiguous; {_any_shape(made)}"
         if operand.alignment < ALIGNMENT:
-            yield f"{name} begins at an address that {ALIGNMENT} does not divide; {_any_shape(made)}"
+            yield f"{name} is not aligned to {ALIGNMENT} bytes; {_any_shape(made)}"
 
 
 def _made_for(made: MadeRecord) -> str:
@@ -87,7 +88,7 @@ def _again(made: MadeRecord, sizes: Mapping[str, int], dtype: str, arch: str) ->
 
 
 def _any_shape(made: MadeRecord) -> str:
-    return f"a module for any call: {made.command}"
+    return f"for a module for any call: {made.command}"
 
 
 def _launch(record: LaunchRecord, form: FormRecord, sizes: Mapping[str, int], device: Machine) -> Launch:

@@ -33,6 +33,16 @@ def _with_elements(strategy: Strategy, binding: Binding) -> list[Kernel]:
     return found
 
 
+def made_of(strategy: Strategy, result: str) -> set[str]:
+    """A result with all that kernels read for it, directly or by what they hand on."""
+    found = {result}
+    for kernel in reversed(strategy.kernels):
+        if any(o.tensor in found for o in (*kernel.writes, *kernel.finals)):
+            read = (*kernel.reads, *kernel.final_reads)
+            found |= {o.tensor for o in read if found & set(o.wanted_by)}
+    return found
+
+
 def needed(strategy: Strategy, binding: Binding) -> tuple[list[Kernel], set[str]]:
     """The kernels with something to write that is wanted, and the temporaries that they hand on."""
     temporaries = {t.name for t in strategy.temporaries}

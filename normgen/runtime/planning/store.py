@@ -62,8 +62,8 @@ class Store(Protocol):
         """The place of a workload."""
         ...
 
-    def get(self, workload: Workload, key: str) -> Tuned | None:
-        """What is kept for such a call."""
+    def choices(self, workload: Workload) -> Mapping[str, Tuned]:
+        """What is kept, by what of a call it is for."""
         ...
 
     def put(self, workload: Workload, key: str, found: Tuned | None, title: str) -> None:
@@ -79,10 +79,10 @@ class FileStore(Store):
     def where(self, workload: Workload) -> Path:
         return default_cache().root / FOLDER / f"{workload.kind}-{workload.kernels}.json"
 
-    def get(self, workload: Workload, key: str) -> Tuned | None:
+    def choices(self, workload: Workload) -> Mapping[str, Tuned]:
         if workload.kind not in _kinds(default_cache().root / FOLDER):
-            return None
-        return _read(self.where(workload)).get(key)
+            return {}
+        return _read(self.where(workload))
 
     def put(self, workload: Workload, key: str, found: Tuned | None, title: str) -> None:
         path, device = self.where(workload), workload.device
@@ -126,7 +126,7 @@ def _load(path: Path) -> dict[str, Tuned]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
-        warn_once(f"tuned schedules are ignored: {path} cannot be used: {type(fault).__name__}: {fault}")
+        warn_once(f"ignoring tuned schedules: cannot use {path}: {type(fault).__name__}: {fault}")
         return {}
 
 
@@ -146,5 +146,5 @@ def _parsed(content: Mapping[str, Any]) -> Tuned:
 def _knobs(content: Mapping[str, Any]) -> Knobs:
     wrong = [name for name, value in content.items() if not isinstance(value, int | str)]
     if wrong:
-        raise ValueError(f"{wrong[0]} is no knob")
+        raise ValueError(f"{wrong[0]} is not a knob")
     return tuple(content.items())

@@ -42,7 +42,8 @@ def tuned(record: PassRecord, binding: Binding, device: Machine) -> tuple[Tuned,
     """What is stored for a call, and planned; None where nothing is, or nothing that fits."""
     if device.host or os.environ.get(VARIABLE) == "0":
         return None
-    stored = STORE.get(Workload(record, device), call_key(record, binding))
+    choices = STORE.choices(Workload(record, device))
+    stored = choices.get(call_key(record, binding)) if choices else None
     if stored is None:
         return None
     alternative = chosen(record, binding, device, stored.choice)

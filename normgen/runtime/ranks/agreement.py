@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from normgen.runtime.ranks.group import MOST_AXES, PeerFault
 
 FAULT = "fault"
-_HEAD = 3  # a digest, whether the rank cannot make the call, bytes of words; lengths follow
-CURE = "all ranks make the same calls, in the same order"
+PLACE = 3  # where a head tells the place of a call in a compiled graph
+_HEAD = 4  # a digest, whether the rank cannot make the call, bytes of words, that place; lengths follow
+CURE = "all ranks must make the same calls in the same order"
 
 
 class Message(NamedTuple):
     """What a rank tells of a call before it. `head`: a digest of the words, whether the rank cannot make the
-    call, bytes of words; then `axes` lengths of spread axes."""
+    call, bytes of words, and 0 where a compiled graph has the call at no place; then `axes` lengths of spread
+    axes."""
 
     words: bytes
     head: NDArray[np.int64]
@@ -37,7 +39,7 @@ def message(meant: Mapping[str, str], lengths: Sequence[int] = ()) -> Message:
     words = json.dumps(dict(meant)).encode()
     digest = blake2b(words, digest_size=7).digest()
     head = np.zeros(_HEAD + MOST_AXES, np.int64)
-    head[:_HEAD] = int.from_bytes(digest, "little"), FAULT in meant, len(words)
+    head[:_HEAD] = int.from_bytes(digest, "little"), FAULT in meant, len(words), 0
     head[_HEAD : _HEAD + len(lengths)] = lengths
     return Message(words, head, len(lengths))
 
@@ -55,11 +57,29 @@ def agree(norm: str, told: Message, fault: Exception | None = None) -> Generator
     return (yield from agreed(norm, told, heads, fault))
 
 
+def accord(heads: NDArray[np.int64]) -> bool:
+    """Whether these are heads of the same call, which all ranks can make."""
+    return bool((heads[:, 0] == heads[0, 0]).all() and not heads[:, 1].any())
+
+
+def _check_places(norm: str, places: NDArray[np.int64]) -> None:
+    """ValueError where ranks are at different places of what they have compiled: their calls are alike, and
+    are not the same ones."""
+    there = places.nonzero()[0]
+    for rank in there[1:]:
+        if places[rank] != places[there[0]]:
+            raise ValueError(
+                f"{norm}: rank {rank} is at exchange {places[rank]} of a compiled graph and rank {there[0]} "
+                f"at exchange {places[there[0]]}, so the compiler reordered one of them: {CURE}"
+            )
+
+
 def agreed(
     norm: str, told: Message, heads: NDArray[np.int64], fault: Exception | None = None
 ) -> Generator[Any, Any, NDArray[np.int64]]:
     """The same once the heads of all ranks are there."""
-    if (heads[:, 0] == heads[0, 0]).all() and not heads[:, 1].any():
+    if accord(heads):
+        _check_places(norm, heads[:, PLACE])
         return np.asarray(heads[:, _HEAD : _HEAD + told.axes])
     words = np.zeros(int(heads[:, 2].max()), np.uint8)
     words[: len(told.words)] = np.frombuffer(told.words, np.uint8)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
-from normgen.launching.layout import REST, Lengths, Shape, shape_of
+from normgen.launching.layout import REST, Lengths, shape_of
 from normgen.package.records import TensorRecord
 from normgen.package.spread import StageRecord
 from normgen.runtime.ranks.division import Block, Division, Span
-from normgen.runtime.ranks.stages import IDENTITY, Memory, layout
+from normgen.runtime.ranks.stages import IDENTITY, Memory, Told
 
 Arrays = dict[str, Any]
 
@@ -72,53 +72,40 @@ class Everywhere(NamedTuple):
         return next((each for each in self.divisions if each.pair.outer in record.axes), None)
 
 
-class Told:
-    """What a rank tells in a round: of each of its groups; where not all that it tells is of groups, of each
-    of its blocks."""
+class ToldOfGroups(Told):
+    """The same of each of a rank's groups; where not all that it tells is of groups, of each of its
+    blocks."""
 
     def __init__(self, stage: StageRecord, everywhere: Everywhere, memory: Memory) -> None:
-        self.stage, self.all, self.memory = stage, everywhere, memory
+        self.stage, self.all = stage, everywhere
         most = {each.pair.outer: each.most_touched for each in everywhere.divisions}
-        lengths, slots = everywhere.lengths, everywhere.slots
-        self.lies = layout(stage.told, replace(lengths, axes={**lengths.axes, **most}))
-        self.floats = memory.zeros(slots * self.lies.size)
-        self.pieces = [self._of(each) for each in self.floats.reshape(slots, self.lies.size)]
-        for pieces in self.pieces:
-            for record, part in stage.told:
-                pieces[record.name][...] = IDENTITY[part]
-
-    def _of(self, floats: Any) -> Arrays:
-        return {name: part_of(floats, place) for name, place in self.lies.places.items()}
+        lengths = everywhere.lengths
+        lies = replace(lengths, axes={**lengths.axes, **most})
+        super().__init__(stage.told, lies, memory, everywhere.slots)
 
     def of_block(self, piece: Piece) -> Arrays:
         """Where a block tells what it has."""
         pair, block = piece.division.pair, piece.block
         touched = piece.division.touched[self.all.rank]
         window = Window({pair.outer: block.groups.within(touched), pair.inner: block.members}, {})
-        pieces = self.pieces[min(piece.place, self.all.slots - 1)]
+        pieces = self.pieces[min(piece.place, self.slots - 1)]
         return {record.name: window.of(pieces[record.name], record) for record, _ in self.stage.told}
 
     def of_all(self, gathered: Any) -> Arrays:
         """What all ranks tell, of all groups."""
-        slots, memory = self.all.slots, self.memory
-        every = gathered.reshape(len(gathered) * slots, self.lies.size)
-        found = {}
+        slots, found = self.slots, super().of_all(gathered)
         for record, part in self.stage.told:
-            start, shape = self.lies.places[record.name]
             division = self.all.outer(record)
             if division is None:
-                piece = every[:, start : start + prod(shape)]
-                found[record.name] = memory.contiguous(piece).reshape(len(every), *shape)
                 continue
-            shape = shape_of(record, self.all.lengths)
-            made = memory.zeros(len(every) * prod(shape)).reshape(len(every), *shape)
+            every, shape = found[record.name], shape_of(record, self.all.lengths)
+            made = self.memory.zeros(len(every) * prod(shape)).reshape(len(every), *shape)
             made[...] = IDENTITY[part]
             for at, each in enumerate(every):
                 touched = division.touched[at // slots]
                 groups = touched if slots == 1 else division.blocks[at // slots][at % slots].groups
                 if groups.length:
-                    place = self._of(each)[record.name]
-                    told = groups_of(place, record, division, groups.within(touched))
+                    told = groups_of(each, record, division, groups.within(touched))
                     groups_of(made[at], record, division, groups)[...] = told
             found[record.name] = made
         return found
@@ -127,12 +114,6 @@ class Told:
 def groups_of(array: Any, record: TensorRecord, division: Division, groups: Span) -> Any:
     """The view of these groups of a tensor that has values for all."""
     return Window({division.pair.outer: groups}, {}).of(array, record)
-
-
-def part_of(floats: Any, place: tuple[int, Shape]) -> Any:
-    """A tensor in an array of floats."""
-    start, shape = place
-    return floats[start : start + prod(shape)].reshape(shape)
 
 
 def of_ranks(name: str, axes: Sequence[str]) -> TensorRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -16,20 +16,20 @@ from normgen.package.direction import Direction
 from normgen.package.records import ABI, Package
 from normgen.package.spread import SpreadRecord
 from normgen.runtime.calls.arguments import Arguments, Request
-from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.calls.binding import bind, check_reductions, device_text
 from normgen.runtime.calls.look import look
 from normgen.runtime.ranks.agreement import Message, agree, faulty, message
 from normgen.runtime.ranks.division import Division
 from normgen.runtime.ranks.group import RankCall
-from normgen.runtime.ranks.stages import LocalCall, Memory, Stages
-from normgen.runtime.ranks.straddling import Programs
+from normgen.runtime.ranks.stages import Computes, LocalCall, Memory, Stages
+from normgen.runtime.ranks.straddling import Straddling
 
-# What makes the stages of a direction that give these results: by its name.
-Compile = Callable[[str, tuple[str, ...]], SpreadRecord]
+# What makes the stages of a direction that give these results: by its name, of blocks (`straddling`) or not.
+Compile = Callable[[str, tuple[str, ...], bool], SpreadRecord]
 # Of each spread axis the lengths on all ranks.
 Along = Mapping[str, "np.ndarray[Any, Any]"]
 Run = Callable[[LocalCall, Along], RankCall]  # what makes the results of a call by name
+StagesOf = Callable[[tuple[str, ...], bool], Stages]  # those that give these results, of blocks or not
 _REST = "..."
 
 
@@ -44,16 +44,15 @@ class SpreadDirection:
         axes: tuple[str, ...],
         whole: tuple[str, ...],
         compiled: Compile,
-        executors: Executors,
-        planner: Planner,
+        computes: Computes,
     ) -> None:
         """`axes`: that are spread; `whole`: the operands whose gradients ranks add up."""
         self.package, self.axes, self.whole = package, axes, whole
         self._compiled = partial(compiled, direction.name)
-        self._around = executors, planner
+        self._computes = computes
         self._lock = new_reentrant_lock()
-        self._made: dict[tuple[str, ...], Stages] = {}
-        self.placements = dict(self._stages(tuple(direction.results)).record.placements)
+        self._made: dict[tuple[tuple[str, ...], bool], Stages] = {}
+        self.placements = dict(self.stages_of(tuple(direction.results)).record.placements)
         updated = (name.partition(":") for name in self.placements)
         self._global = replace(direction, updated=frozenset(state for _, colon, state in updated if colon))
         # A rank may have no elements along a spread axis, where all ranks together have some.
@@ -62,16 +61,18 @@ class SpreadDirection:
         self.arguments = Arguments(package, self.direction)
         self.title = f"{direction.norm} over {', '.join(axes)}"
 
-    def _stages(self, wanted: tuple[str, ...]) -> Stages:
-        """The stages that give these results."""
+    def stages_of(self, wanted: tuple[str, ...], blocks: bool = False) -> Stages:
+        """The stages that give these results, compiled when they are first asked for. `blocks`: those of runs
+        that straddle groups."""
         with self._lock:
-            if wanted not in self._made:
-                self._made[wanted] = Stages(self._compiled(wanted), *self._around)
-            return self._made[wanted]
+            key = wanted, blocks
+            if key not in self._made:
+                self._made[key] = Stages(self._compiled(*key), self._computes)
+            return self._made[key]
 
-    def stages(self, call: LocalCall) -> Stages:
-        """Those of a call, compiled when they are first asked for."""
-        return self._stages(self.computed(call))
+    def stages(self, call: LocalCall, blocks: bool = False) -> Stages:
+        """Those of a call."""
+        return self.stages_of(self.computed(call), blocks)
 
     def record(self, call: LocalCall) -> SpreadRecord:
         """That of the stages of a call."""
@@ -115,10 +116,14 @@ class SpreadDirection:
         """The axes whose lengths differ between ranks."""
         return frozenset(self.axes)
 
-    def run(self, call: LocalCall, along: Along) -> RankCall:
-        """What makes the results of a call of kernels. `along`: of each spread axis the lengths on all
-        ranks."""
-        return self.stages(call).run(call, along)
+    def run(self, call: LocalCall, along: Along, stages_of: StagesOf | None = None) -> RankCall:
+        """What makes the results of a call. `along`: of each spread axis the lengths on all ranks;
+        `stages_of`: the stages to run in place of kernels."""
+        found = self.divided(along)
+        stages = (stages_of or self.stages_of)(self.computed(call), bool(found))
+        if found:
+            return Straddling(stages, self.direction, found, call).run()
+        return stages.run(*self.by_groups(call, along))
 
     def divided(self, along: Along) -> tuple[Division, ...]:
         """The runs of all ranks, where some straddle groups."""
@@ -128,29 +133,21 @@ class SpreadDirection:
         """A call, and the lengths on all ranks, by the axes that stages know."""
         return call, along
 
-    def straddled(
-        self, call: LocalCall, found: Sequence[Division], programs: Programs | None = None
-    ) -> RankCall:
-        """What makes the results of a call whose runs straddle groups: by kernels, or other `programs`."""
-        raise AssertionError("runs of one axis straddle nothing")
-
-    def parts(self, axis: str) -> tuple[str, ...]:
-        """What a program calls an axis of arrays: two axes where that is a dimension of such."""
-        return (axis,)
-
     def asked(self, request: Request, memory: Memory, rank: int) -> tuple[LocalCall, Run]:
         """A call of kernels. `memory`: for what ranks tell each other; `rank`: which one this is."""
         seen = look(self.direction, request)
         if seen.device != memory.device:
             raise TypeError(
-                f"{seen.like} is on {device_text(seen.device)}, and a norm that is spread over ranks takes "
-                f"arrays on {device_text(memory.device)}"
+                f"{seen.like} is on {device_text(seen.device)}, but this sharded norm takes arrays on "
+                f"{device_text(memory.device)}: move it"
             )
         bound = bind(self.direction, seen.views, {}, request.wanted, False, dict(request.types))
         shapes = {name: view.shape for name, view in seen.views.items()}
         for name in self.direction.updated & seen.views.keys():
             if not is_contiguous(seen.views[name].shape, seen.views[name].strides):
-                raise ValueError(f"state {name} is updated in place, so it must be contiguous")
+                raise ValueError(
+                    f"state {name} is updated in place, so it must be contiguous: pass a contiguous array"
+                )
         call = LocalCall(
             operands={name: request.operands.get(name) for name in self.direction.operands},
             numbers=request.numbers,
@@ -172,7 +169,7 @@ class SpreadDirection:
         )
         for axis in self.axes:
             if axis not in lengths.axes:
-                raise ValueError(f"the length of {axis} is unknown: no given array determines it")
+                raise ValueError(f"the length of {axis} is unknown: no given array has it")
         return lengths
 
     def _meant(self, call: LocalCall) -> dict[str, str]:
@@ -183,11 +180,11 @@ class SpreadDirection:
         text = blake2b(package.spec.encode(), digest_size=4).hexdigest()
         found = {
             "norm": f"loads {self.title}{folded}",
-            "whole": f"has gradients whole by {', '.join(self.whole) or 'nothing'}",
-            "text": f"loads the text {text} of {package.name}",
+            "whole": f"loads with whole={self.whole!r}",
+            "text": f"loads {package.name} from a spec with the digest {text}",
             "runtime": f"runs normgen with ABI {ABI}",
             "direction": f"calls {self.direction.name}",
-            "operands": f"gives {', '.join(given)}",
+            "operands": f"passes {', '.join(given)}",
         }
         if self.direction.name == "backward":  # saves that are left out change nothing for others
             found["results"] = f"asks for {' and '.join(call.results) or 'nothing'}"

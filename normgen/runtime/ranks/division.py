@@ -153,7 +153,7 @@ def divided(pair: PairRecord, lengths: Sequence[int]) -> Division:
     if total % known or (pair.groups and pair.members and total != pair.groups * pair.members):
         runs = "+".join(map(str, lengths))
         raise ValueError(
-            f"{pair.name} is {total} on all ranks together ({runs}), not a multiple of {axis} = {known}"
+            f"{pair.name} is {total} over all ranks ({runs}), which is not a multiple of {axis} = {known}"
         )
     groups, members = (known, total // known) if pair.groups is not None else (total // known, known)
     return Division(pair, tuple(lengths), groups, members)

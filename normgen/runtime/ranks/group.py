@@ -1,7 +1,7 @@
-"""What ranks are to a norm: who there is, and a way to have what each of them has.
+"""Ranks as a norm sees them: their number, and a way to gather an array from each.
 
-A call of one rank is a generator: it yields an array that all ranks are to have, and is sent what all of them
-have yielded. So one call serves ranks that are processes and ranks that are simulated.
+A call of one rank is a generator: it yields an array for all ranks, and is sent the arrays that all ranks
+have yielded. So the same call serves processes and simulated ranks.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ RankCall = Generator[Any, Any, Any]
 
 
 class Ranks(Protocol):
-    """The ranks that an axis is spread over, as one of them sees them.
+    """The ranks that an axis is sharded over, as one of them sees them.
 
-    `gather` takes a NumPy array and returns those that all ranks gave, which have the same shape and element
+    `gather` takes a NumPy array and returns the arrays of all ranks, which have the same shape and element
     type, in the order of ranks: an array of shape [size, *array.shape]. All ranks call it in the same order.
     """
 
     @property
     def rank(self) -> int:
-        """Which one this is, from 0."""
+        """The index of this rank, from 0."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
 
     def gather(self, array: Any, /) -> Any:
-        """The arrays that all ranks give."""
+        """The arrays of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """So many ranks in one process, for tests and to try things out: calls take and return lists, with an
-    array for each rank."""
+    """`size` ranks in one process, for tests and experiments: calls take and return lists, with an array for
+    each rank."""
 
     size: int
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise ValueError(f"Simulated takes a number of ranks, at least 1, not {self.size!r}")
+            raise ValueError(f"Simulated takes a number of ranks, at least 1, but got {self.size!r}")
 
 
 class PeerFault(RuntimeError):
-    """Another rank could not make the call, for a reason that is its own."""
+    """Another rank could not make the call. The reason is reported on that rank."""
 
 
 def run_alone(call: RankCall, ranks: Ranks) -> Any:
-    """The result of a call of this rank, which meets the others in `ranks.gather`."""
+    """The result of a call of this rank, which exchanges with the others by `ranks.gather`."""
     answer = None
     while True:
         try:
@@ -65,14 +65,15 @@ def run_alone(call: RankCall, ranks: Ranks) -> Any:
             answer = np.asarray(answer)
         if answer.shape != (ranks.size, *told.shape) or answer.dtype != told.dtype:
             raise ValueError(
-                f"gather gave {answer.dtype} of shape {answer.shape} for {told.dtype} of shape {told.shape}: "
-                f"it must give what all {ranks.size} ranks gave, one after the other"
+                f"gather returned {answer.dtype} of shape {answer.shape} for {told.dtype} of shape "
+                f"{told.shape}: it must stack the arrays of all {ranks.size} ranks along a new first "
+                "dimension"
             )
 
 
 def run_together(calls: Sequence[RankCall]) -> list[Any]:
-    """The results of the calls of all ranks, made in turns. Where some fail, what the first of them raised
-    that did not fail for another's sake."""
+    """The results of the calls of all ranks, which run in lockstep. If some fail, raises the first error that
+    is not a consequence of another rank's."""
     answer = None
     while True:
         told, done, faults = [], [], []
@@ -91,11 +92,11 @@ def run_together(calls: Sequence[RankCall]) -> list[Any]:
 
 
 def checked_ranks(shard: Mapping[str, Any]) -> Any:
-    """The one group of ranks that all axes are spread over. ValueError or TypeError where it is none."""
+    """The only group of ranks that all axes are spread over. ValueError or TypeError if there is none."""
     if not shard:
         raise ValueError("shard names no axis: write shard={'D': ranks}")
     if len(shard) > MOST_AXES:
-        raise ValueError(f"shard names {len(shard)} axes: spread {MOST_AXES} at most")
+        raise ValueError(f"shard names {len(shard)} axes, and at most {MOST_AXES} are supported")
     (first, ranks), *others = shard.items()
     for axis, group in shard.items():
         if not isinstance(group, Simulated) and not all(
@@ -103,10 +104,10 @@ def checked_ranks(shard: Mapping[str, Any]) -> Any:
         ):
             kind = type(group).__name__
             raise TypeError(
-                f"shard: {axis} is spread over a {kind}: give normgen.Simulated(n), or an object with rank, "
-                f"size and gather(array)"
+                f"shard: {axis} is sharded over a {kind}: pass normgen.Simulated(n), or an object with rank, "
+                "size and gather(array)"
             )
     for axis, group in others:
         if group is not ranks and group != ranks:
-            raise ValueError(f"{first} and {axis} are spread over different ranks: spread one of them")
+            raise ValueError(f"{first} and {axis} are sharded over different ranks: shard one of them")
     return ranks

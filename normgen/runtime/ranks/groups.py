@@ -6,32 +6,26 @@ where the spec fixes how many there are, they are runs of G. Otherwise they stra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from normgen import arrays
-from normgen.launching.layout import Lengths, Shape, is_contiguous
+from normgen.launching.layout import Lengths
 from normgen.package.direction import Direction
 from normgen.package.records import Package
 from normgen.package.spread import PairRecord
-from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.ranks.direction import Along, Compile, SpreadDirection
 from normgen.runtime.ranks.division import Division, divisions
-from normgen.runtime.ranks.group import RankCall
-from normgen.runtime.ranks.stages import LocalCall, Numbers, Stages
-from normgen.runtime.ranks.straddling import Programs, Straddling
+from normgen.runtime.ranks.stages import Computes, LocalCall, Stages
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """Dimensions that are two axes, of which ranks have runs. `straddling`: makes the stages of blocks;
-    `wholes`: whether ranks may have whole groups alone."""
+    """Dimensions that are two axes, of which ranks have runs. `wholes`: whether ranks may have whole groups
+    alone."""
 
     pairs: tuple[PairRecord, ...]
-    straddling: Compile
     wholes: bool
 
 
@@ -46,15 +40,15 @@ class GroupedDirection(SpreadDirection):
         grouped: Grouped,
         whole: tuple[str, ...],
         compiled: Compile,
-        executors: Executors,
-        planner: Planner,
+        computes: Computes,
     ) -> None:
-        """`compiled`: makes the stages of runs of whole groups, if ranks can have such."""
-        self.pairs, self.wholes, self._straddling = grouped.pairs, grouped.wholes, grouped.straddling
-        self._apart: dict[tuple[str, ...], Stages] = {}
+        self.pairs, self.wholes = grouped.pairs, grouped.wholes
         names = tuple(pair.name for pair in self.pairs)
-        stages = compiled if self.wholes else self._straddling
-        super().__init__(package, direction, names, whole, stages, executors, planner)
+        super().__init__(package, direction, names, whole, compiled, computes)
+
+    def stages_of(self, wanted: tuple[str, ...], blocks: bool = False) -> Stages:
+        """The stages that give these results."""
+        return super().stages_of(wanted, blocks or not self.wholes)
 
     @property
     def uncompared(self) -> frozenset[str]:
@@ -69,8 +63,8 @@ class GroupedDirection(SpreadDirection):
         for division in divisions(self.pairs, found):
             inner, members = division.pair.inner, division.members
             if own.axes.get(inner, members) != members:
-                told = f"{members} in {division.pair.name} on all ranks"
-                raise ValueError(f"{inner} is {own.axes[inner]} in an operand, and {told}")
+                told = f"{members} in {division.pair.name} over all ranks"
+                raise ValueError(f"{inner} is {own.axes[inner]} in an operand but {told}")
         return found
 
     def divided(self, along: Along) -> tuple[Division, ...]:
@@ -86,36 +80,6 @@ class GroupedDirection(SpreadDirection):
             lengths[each.pair.outer], lengths[each.pair.inner] = each.whole_groups[call.rank], each.members
         return replace(call, lengths=Lengths(lengths, call.lengths.rest)), outer
 
-    def parts(self, axis: str) -> tuple[str, ...]:
-        """Both axes of a dimension that is two."""
-        return next((pair.axes for pair in self.pairs if pair.name == axis), (axis,))
-
-    def apart(self, call: LocalCall) -> Stages:
-        """The stages of blocks, compiled when they are first asked for."""
-        if not self.wholes:
-            return self.stages(call)
-        wanted = self.computed(call)
-        with self._lock:
-            if wanted not in self._apart:
-                self._apart[wanted] = Stages(self._straddling(self.direction.name, wanted), *self._around)
-            return self._apart[wanted]
-
-    def run(self, call: LocalCall, along: Along) -> RankCall:
-        """What makes the results of a call of kernels."""
-        found = self.divided(along)
-        if found:
-            return (yield from self.straddled(call, found))
-        return (yield from super().run(*self.by_groups(call, along)))
-
-    def straddled(
-        self, call: LocalCall, found: Sequence[Division], programs: Programs | None = None
-    ) -> RankCall:
-        """What makes the results of a call whose runs straddle groups: by kernels, or other `programs`."""
-        stages = self.apart(call)
-        by = programs or Kernels(stages, call)
-        made = Straddling(stages.record, self.direction, found, call, by)
-        return (yield from made.run())
-
 
 def spread_direction(
     package: Package,
@@ -124,35 +88,9 @@ def spread_direction(
     grouped: Grouped | None,
     whole: tuple[str, ...],
     compiled: Compile,
-    executors: Executors,
-    planner: Planner,
+    computes: Computes,
 ) -> SpreadDirection:
     """One direction of a norm whose `axes` are spread, or where it is `grouped`, such dimensions."""
-    around = executors, planner
     if grouped is None:
-        return SpreadDirection(package, direction, axes, whole, compiled, *around)
-    return GroupedDirection(package, direction, grouped, whole, compiled, *around)
-
-
-class Kernels:
-    """The local programs of a call, run by kernels."""
-
-    def __init__(self, stages: Stages, call: LocalCall) -> None:
-        assert call.like is not None, "what kernels make"
-        self._stages = (*stages.rounds, stages.merge, stages.apply)
-        self._like, self._types = call.like, call.types
-
-    def run(
-        self, stage: int, hold: Mapping[str, Any], numbers: Numbers, lengths: Lengths, into: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """See `Programs`."""
-        return self._stages[stage].run(hold, numbers, into, self._types, ())
-
-    def zeros(self, shape: Shape, dtype: str) -> Any:
-        """An array of this shape."""
-        return arrays.zeros(self._like, shape, dtype, arrays.stream_of(self._like))
-
-    def without_gaps(self, array: Any) -> bool:
-        """Whether results can be written there."""
-        seen = arrays.view(array)
-        return is_contiguous(seen.shape, seen.strides)
+        return SpreadDirection(package, direction, axes, whole, compiled, computes)
+    return GroupedDirection(package, direction, grouped, whole, compiled, computes)

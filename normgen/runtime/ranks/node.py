@@ -76,7 +76,7 @@ class NodeRanks:
         try:
             self._memory = mmap.mmap(self._file, 2 * size * _SLOT + _MARK)
             if self._memory[-_MARK:].hex() != mark:
-                raise OSError(f"{path} is another file here")
+                raise OSError(f"{path} is a different file on this rank")
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
         except (OSError, ValueError) as fault:
             os.close(self._file)
@@ -135,8 +135,8 @@ class NodeRanks:
                 if now - start > self._seconds:
                     late = ", ".join(str(rank) for rank in range(self.size) if rank not in found)
                     raise PeerFault(
-                        f"a rank of {what} came too late: rank {late} made no call within "
-                        f"{self._seconds:g} s: give it more time by NORMGEN_RANKS_TIMEOUT"
+                        f"{what}: timed out: rank {late} made no call within {self._seconds:g} s. If it only "
+                        "needs more time, raise NORMGEN_RANKS_TIMEOUT"
                     )
             time.sleep(0 if now - start < _EAGER else _PAUSE)
 
@@ -144,7 +144,7 @@ class NodeRanks:
         """`PeerFault` where one of these has ended, and has told nothing before."""
         for rank in missing:
             if self._has_ended(rank) and self._told(rank, size) is None:
-                raise PeerFault(f"a rank of {what} is gone: rank {rank} has ended")
+                raise PeerFault(f"{what}: the process of rank {rank} has ended")
 
     def _has_ended(self, rank: int) -> bool:
         if rank == self.rank:

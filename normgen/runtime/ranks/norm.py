@@ -1,36 +1,36 @@
-"""`SpreadNorm`: a norm whose axes are spread over ranks, as a pair of callables."""
+"""`SpreadNorm`: a norm whose axes are sharded over ranks, as a pair of callables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from normgen.counting import counted
 from normgen.devices.executors import executor_of
 from normgen.package.direction import Direction, directions, result_tuple, tuple_name
 from normgen.package.records import Package
 from normgen.runtime.calls.arguments import Request, unknown
-from normgen.runtime.calls.assemble import Executors, Planner
+from normgen.runtime.calls.assemble import Executors
 from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import Compile, SpreadDirection
 from normgen.runtime.ranks.group import RankCall, Simulated, run_alone, run_together
 from normgen.runtime.ranks.groups import Grouped, spread_direction
-from normgen.runtime.ranks.stages import HostMemory
+from normgen.runtime.ranks.stages import HostMemory, by_kernels
 
 _OPTIONS = {"forward": ("save",), "backward": ("wrt", "dtypes")}
 _HOST = HostMemory()
 
 
 class SpreadNorm:
-    """A compiled norm whose axes are spread over ranks. Each rank has a run of the elements along a spread
-    axis, and with them shards of the tensors that have the axis; other tensors are the same on all ranks.
+    """A compiled norm whose axes are sharded over ranks. Each rank has a contiguous range of a sharded axis,
+    and with it shards of the tensors that have the axis. Other tensors are the same on all ranks.
 
-    `forward` and `backward` take and return the arrays of this rank, and all ranks call them in the same
-    order. With `Simulated` ranks they take and return lists, an array for each rank; an operand that is the
+    `forward` and `backward` take and return the arrays of this rank. All ranks call them in the same order.
+    With `Simulated` ranks they take and return lists, with an array for each rank; an operand that is the
     same on all ranks may be one array. Arrays are on the host.
 
-    Runs may be of different lengths, or empty. Results without a spread axis have the same bits on all ranks.
-    A gradient that is a sum over a spread axis is left as the part that this rank adds to it: `placements`
-    tells.
+    Ranges may have different lengths, or be empty. Results without a sharded axis have the same bits on all
+    ranks. Each rank has only its part of a gradient that is a sum over a sharded axis: see `placements`.
     """
 
     def __init__(
@@ -43,9 +43,8 @@ class SpreadNorm:
         whole: tuple[str, ...] = (),
         grouped: Grouped | None = None,
         executors: Executors = executor_of,
-        planner: Planner = plan_tuned,
     ) -> None:
-        """`package`: what calls of a rank take and return, without kernels; `axes`: that are spread over
+        """`package`: what calls of a rank take and return, without kernels; `axes`: that are sharded over
         `ranks`; `compiled`: makes the kernels, with these gradients `whole`; `grouped`: the dimensions that
         are two axes, where these are spread."""
         self.package = package
@@ -58,9 +57,13 @@ class SpreadNorm:
         for name in whole:
             if name not in gradients:
                 known = ", ".join(gradients) or "none"
-                raise ValueError(f"whole: {package.name} has no gradient by {name!r}; it has {known}")
+                raise ValueError(
+                    f"whole: {package.name} has no gradient with respect to {name!r}; it has {known}"
+                )
         self.directions = {
-            each.name: spread_direction(package, each, axes, grouped, whole, compiled, executors, planner)
+            each.name: spread_direction(
+                package, each, axes, grouped, whole, compiled, by_kernels(executors, plan_tuned)
+            )
             for each in found
         }
         outputs = [n for n, r in found[0].results.items() if r.role != "save"]
@@ -73,21 +76,21 @@ class SpreadNorm:
 
     @property
     def placements(self) -> dict[str, str]:
-        """Of each result of either direction whether a rank has a "shard", the "whole" or a "part" of the
-        sum over ranks; of each state that is updated as `update:<state>`."""
+        """For each result of both directions, whether a rank has a "shard", the "whole", or a "part" of the
+        sum over ranks. Updated states are named `update:<state>`."""
         return {name: kind for each in self.directions.values() for name, kind in each.placements.items()}
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """`forward` without its saves: the output, or a named tuple of several."""
+        """Run `forward` without saves. Returns the output, or a named tuple of several."""
         made = self.forward(*arrays, save=False, **named)
         found = [getattr(made, name) for name in self._outputs._fields]
         return found[0] if len(found) == 1 else self._outputs._make(found)
 
     def forward(self, *arrays: Any, save: bool = True, **named: Any) -> Any:
-        """Outputs, then saves, as a named tuple. Operands and attrs as in the norm's own `forward`.
+        """Run the forward. Returns outputs, then saves, as a named tuple. Arguments as in `Norm.forward`.
 
-        Raises what that raises; ValueError where ranks make different calls, which names one that does;
-        `PeerFault` where another rank cannot make its call.
+        Raises the same as `Norm.forward`; ValueError if ranks make different calls, with the name of a rank
+        that does; `PeerFault` if another rank cannot make its call.
         """
         return self._call("forward", arrays, {**named, "save": save})
 
@@ -98,8 +101,8 @@ class SpreadNorm:
         dtypes: Mapping[str, str] | None = None,
         **named: Any,
     ) -> Any:
-        """Gradients as a named tuple. Operands, `wrt` and `dtypes` as in the norm's own `backward`; the
-        cotangent of a whole result is the same on all ranks. Raises what `forward` does."""
+        """Run the backward. Returns gradients as a named tuple. Arguments as in `Norm.backward`. The
+        cotangent of a whole result is the same on all ranks. Raises the same as `forward`."""
         if "backward" not in self.directions:
             raise ValueError(f"{self.name} has no backward: no output of it can be differentiated")
         return self._call("backward", arrays, {**named, "wrt": wrt, "dtypes": dtypes})
@@ -123,11 +126,11 @@ class SpreadNorm:
 
     def __repr__(self) -> str:
         where = ", ".join(self.axes)
-        return f"<{self.name} with {where} spread over {self.ranks.size} ranks>"
+        return f"<{self.name} with {where} sharded over {counted(self.ranks.size, 'rank')}>"
 
 
 def _request(spread: SpreadDirection, arrays: Sequence[Any], named: Mapping[str, Any]) -> Request:
-    """What a call asks for; TypeError for options that are not for calls of ranks."""
+    """The request of a call; TypeError for options that calls of ranks do not have."""
     direction, options = spread.direction, _OPTIONS[spread.direction.name]
     others = {option.name for option in direction.options} - set(options)
     for name in named:
@@ -144,10 +147,13 @@ def _per_rank(
     def of(name: str, value: Any, rank: int) -> Any:
         if isinstance(value, (list, tuple)):
             if len(value) != ranks.size:
-                raise ValueError(f"{name} has {len(value)} arrays, and there are {ranks.size} ranks")
+                raise ValueError(
+                    f"{name} has {counted(len(value), 'array')}, but there are "
+                    f"{counted(ranks.size, 'rank')}: pass one per rank"
+                )
             return value[rank]
         if name in direction.updated and value is not None:
-            raise TypeError(f"{name} is updated on each rank: give a list, with an array for each")
+            raise TypeError(f"{name} is updated on each rank: pass a list with one array per rank")
         return value
 
     placed = [*direction.reads, *(f"argument {k}" for k in range(len(direction.reads), len(arrays)))]

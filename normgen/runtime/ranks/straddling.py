@@ -15,41 +15,26 @@ to these a block is so many groups of so many channels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, Protocol
+from math import prod
+from typing import Any
 
-from normgen.launching.layout import Lengths, Shape, shape_of
+from normgen import arrays
+from normgen.launching.layout import Lengths, Shape, is_contiguous, shape_of
 from normgen.package.direction import Direction
 from normgen.package.records import TensorRecord
-from normgen.package.spread import NumberRecord, SpreadRecord
+from normgen.package.spread import NumberRecord
 from normgen.runtime.ranks.blocks import (
     Arrays,
     Everywhere,
     Piece,
-    Told,
+    ToldOfGroups,
     Window,
     groups_of,
     of_ranks,
-    part_of,
 )
 from normgen.runtime.ranks.division import BLOCKS, Block, Division, Span
 from normgen.runtime.ranks.group import RankCall
-from normgen.runtime.ranks.stages import LocalCall, Numbers, layout
-
-
-class Programs(Protocol):
-    """What runs the local programs of a direction: kernels, or float64 by their meaning."""
-
-    def run(
-        self, stage: int, hold: Mapping[str, Any], numbers: Numbers, lengths: Lengths, into: Mapping[str, Any]
-    ) -> Arrays:
-        """A program by its place: rounds, then what merges, and what makes results. Results are written
-        `into` arrays without gaps; what it hands on besides is returned."""
-
-    def zeros(self, shape: Shape, dtype: str) -> Any:
-        """An array of this shape."""
-
-    def without_gaps(self, array: Any) -> bool:
-        """Whether results can be written there."""
+from normgen.runtime.ranks.stages import LocalCall, Numbers, Stages, layout, part_of
 
 
 class Straddling:
@@ -57,16 +42,16 @@ class Straddling:
 
     def __init__(
         self,
-        record: SpreadRecord,
+        stages: Stages,
         direction: Direction,
         divisions: Sequence[Division],
         call: LocalCall,
-        programs: Programs,
     ) -> None:
         """`direction`: what the rank takes and returns, with `(G C)` as one axis."""
-        self.record, self.direction, self.call, self.programs = record, direction, call, programs
+        self.record = record = stages.record
+        self.direction, self.call = direction, call
         self.inner = dict(record.placements)
-        self.stages = (*record.rounds, record.merge, record.apply)
+        self.stages = stages.every
         both = {each.pair.outer: each.groups for each in divisions}
         both |= {each.pair.inner: each.members for each in divisions}
         lengths = Lengths({**call.lengths.axes, **both}, call.lengths.rest)
@@ -78,11 +63,10 @@ class Straddling:
 
     def run(self) -> RankCall:
         """The wanted results by name."""
-        made = {name: self.programs.zeros(*about) for name, about in self.call.results.items()}
+        made = self.call.zeros()
         hold: Arrays = {name: each for name, each in self.call.operands.items() if each is not None}
         hold |= yield from self._whole_groups(hold)
-        packages = [stage.package for stage in self.stages if stage.package is not None]
-        read = {each.name for package in packages for each in package.forward.reads}
+        read = {name for stage in self.stages for name in stage.reads}
         numbers = [each for each in self.record.numbers if each.name in read]
         hold |= {each.name: self._number(each) for each in numbers}
         records: dict[str, TensorRecord] = dict(self.direction.operands)
@@ -90,7 +74,7 @@ class Straddling:
         own: dict[int, Arrays] = {k: {} for k in range(len(self.pieces))}
         totals = self._totals(made)
         for place, stage in enumerate(self.record.rounds):
-            told = Told(stage, self.all, self.call.memory)
+            told = ToldOfGroups(stage, self.all, self.call.memory)
             for k, piece in enumerate(self.pieces):
                 self._block(place, piece, {**hold, **own[k]}, records, made, totals, told, own[k])
             hold |= told.of_all((yield told.floats))
@@ -134,35 +118,43 @@ class Straddling:
         records: Mapping[str, TensorRecord],
         made: Arrays,
         totals: Arrays,
-        told: Told | None,
+        told: ToldOfGroups | None,
         own: Arrays,
     ) -> None:
         """What a block adds to what a stage tells, and to results."""
         stage, window = self.stages[place], piece.window
-        mine = {name for name, axes in stage.concerned if {*axes}.issuperset(piece.division.pair.axes)}
+        pair = piece.division.pair.axes
+        mine = {name for name, axes in stage.concerned.items() if {*axes}.issuperset(pair)}
         names = [name for name in made if name in mine]
         results = self.direction.results
         places = {name: window.of(totals.get(name, made[name]), results[name]) for name in names}
-        types = {name: "f32" if name in totals else self.call.results[name][1] for name in names}
         if told is not None:
             inside = told.of_block(piece)
             places |= {name: array for name, array in inside.items() if name in mine}
-            types |= dict.fromkeys(inside, "f32")
-        if not places and stage is not self.record.apply:
+        if not places and stage is not self.stages[-1]:
             return
         into = {}
         for name, array in places.items():
-            direct = self.inner.get(name) == "shard" and self.programs.without_gaps(array)
-            into[name] = array if direct else self.programs.zeros(tuple(array.shape), types[name])
+            direct = self.inner.get(name) == "shard" and _has_no_gaps(array)
+            into[name] = array if direct else self._room(name, array)
         views = {n: window.of(each, records[n]) if n in records else each for n, each in hold.items()}
         numbers = {**self.call.numbers, **self.sizes, **self._lengths(piece.lengths)}
-        self.programs.run(place, views, numbers, piece.lengths, into)
+        stage.run(views, numbers, into, self.call.types, ())
         for name, array in places.items():
             if name in totals:
                 array += into[name]
             elif array is not into[name]:
                 array[...] = into[name]
         own |= {name: into[other] for name, other in self.record.own if other in into}
+
+    def _room(self, name: str, array: Any) -> Any:
+        """Where a block has what it adds to a result, or tells."""
+        shape = tuple(array.shape)
+        is_rounded = name in self.call.results and self.inner[name] != "part"
+        return self.call.array(shape, self.call.results[name][1]) if is_rounded else self._floats(shape)
+
+    def _floats(self, shape: Shape) -> Any:
+        return self.call.memory.zeros(prod(shape)).reshape(shape)
 
     def _lengths(self, lengths: Lengths) -> Numbers:
         return {name: float(lengths.axes.get(axis, 0)) for name, axis in self.record.lengths}
@@ -192,7 +184,7 @@ class Straddling:
         made = {}
         for record, division in shared:
             shape = shape_of(record, self.all.lengths)
-            made[record.name] = whole = self.programs.zeros(shape, self.call.types[record.name])
+            made[record.name] = whole = self.call.array(shape, self.call.types[record.name])
             for rank, owned in enumerate(division.owned):
                 piece = part_of(every[rank], lies.places[record.name])
                 groups_of(whole, record, division, owned)[...] = groups_of(
@@ -208,11 +200,11 @@ class Straddling:
             if self.inner[name] == "whole":
                 shared = self._shared(results[name])
                 shape = shape_of(results[name], self.all.lengths)
-                into[name] = self.programs.zeros(shape, self.call.results[name][1]) if shared else made[name]
+                into[name] = self.call.array(shape, self.call.results[name][1]) if shared else made[name]
         flat = {each.pair.name for each in self.all.divisions}
         whole = {n: a for n, a in hold.items() if not self._is_shard(n, flat)}
         numbers = {**self.call.numbers, **self.sizes, **self._lengths(self.all.lengths)}
-        handed = self.programs.run(place, whole, numbers, self.all.lengths, into)
+        handed = self.stages[place].run(whole, numbers, into, self.call.types, ())
         for name, array in into.items():
             if array is not made[name]:
                 self._own_groups(results[name], array, made[name])
@@ -232,7 +224,7 @@ class Straddling:
         """The results that blocks add up, before they are rounded."""
         results = self.direction.results
         names = [name for name in made if self.inner[name] == "part"]
-        return {n: self.programs.zeros(shape_of(results[n], self.all.lengths), "f32") for n in names}
+        return {n: self._floats(shape_of(results[n], self.all.lengths)) for n in names}
 
     def _added(self, totals: Arrays, made: Arrays) -> RankCall:
         """Have what this rank adds to results; of groups that ranks have some of each, what all add."""
@@ -257,3 +249,8 @@ class Straddling:
         (division,) = (each for each in self.all.divisions if each.pair.axes == record.pair)
         found = division.numbers(record, self.all.slots)
         return self.call.memory.numbers(found.reshape(-1).tolist()).reshape(found.shape)
+
+
+def _has_no_gaps(array: Any) -> bool:
+    seen = arrays.view(array)
+    return is_contiguous(seen.shape, seen.strides)

@@ -26,11 +26,11 @@ RECORD_WORDS = COUNTERS // 2 + MOST_RANKS + 4  # of a channel, as kernels read i
 WORD = 4  # bytes of what a word tells
 ADDED = ("f32", "bf16", "f16")  # what is added up: a word has one element or two
 RULE = (
-    f"words in peers' memory where there are at most {MOST_RANKS} ranks, all on one node, and each GPU "
-    f"reaches the memory of all others; else by collectives of torch.distributed"
+    f"On GPUs, PyTorch processes exchange through peer memory if there are at most {MOST_RANKS} ranks, all "
+    f"on one node, and each GPU can access the memory of all others; otherwise through torch.distributed "
+    f"collectives."
 )
 _FORMAT = "PP" + "P" * MOST_RANKS + "PPP" + "iqqi"
-_LONGEST = 2**62  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class PeerLate:
 
 
 def _nanoseconds(seconds: float) -> int:
-    return min(int(seconds * 1e9), _LONGEST)
+    return int(seconds * 1e9)
 
 
 def channel_words(ranks: int, capacity: int) -> int:

@@ -264,12 +264,6 @@ __device__ __forceinline__ PartMoments shuffle_down(const PartMoments& mine, int
         __shfl_down_sync(0xffffffffu, mine.count, distance)};
 }
 
-__device__ __forceinline__ PartMoments of_lane(const PartMoments& mine, int lane) {
-    return {
-        __shfl_sync(0xffffffffu, mine.pivot, lane), __shfl_sync(0xffffffffu, mine.residual, lane),
-        __shfl_sync(0xffffffffu, mine.squares, lane), __shfl_sync(0xffffffffu, mine.count, lane)};
-}
-
 // Warp merge in a fixed order, for every lane: in two passes, as that of `merged` for any number.
 __device__ __forceinline__ PartMoments merge_lanes(const PartMoments& mine) {
     PartMoments all;

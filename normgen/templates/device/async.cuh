@@ -87,7 +87,10 @@ using arrival_t = unsigned long long;
 
 // Initialises mbarriers, by one thread of the block. Others may wait after a barrier.
 __device__ __forceinline__ void open_arrivals(arrival_t* arrival, int count) {
-#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+#if defined(NORMGEN_HOST)
+    normgen_open_arrivals(arrival, count);
+    normgen_arrivals_fence();
+#elif __CUDA_ARCH__ >= 900
     const unsigned int first = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
     for (int k = 0; k < count; ++k) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(first + 8 * k) : "memory");
@@ -98,7 +101,9 @@ __device__ __forceinline__ void open_arrivals(arrival_t* arrival, int count) {
 
 // Expects so many more bytes, by one thread. Bytes that arrived earlier are counted too.
 __device__ __forceinline__ void expect_bytes(arrival_t* arrival, int bytes) {
-#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+#if defined(NORMGEN_HOST)
+    normgen_expect(arrival);
+#elif __CUDA_ARCH__ >= 900
     const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mine), "r"(bytes) : "memory");
 #endif

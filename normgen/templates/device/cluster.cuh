@@ -26,13 +26,15 @@ __device__ __forceinline__ bool always() { return gridDim.x != 0; }
 // Cluster barrier in two steps: what a thread did to mbarriers before it arrives is visible after
 // the wait. Arriving orders no other memory, so it need not wait for loads in flight.
 __device__ __forceinline__ void cluster_arrive() {
-#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+#if defined(NORMGEN_HOST)
+    normgen_cluster_arrive();
+#elif __CUDA_ARCH__ >= 900
     if (always()) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {
 #if defined(NORMGEN_HOST)
-    normgen_cluster_sync();
+    normgen_cluster_wait();
 #elif __CUDA_ARCH__ >= 900
     if (always()) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif

@@ -24,7 +24,7 @@ constexpr int WORD_BITS = 64;
 __device__ __forceinline__ void set_bit(word_t* word, int bit) {
     const word_t value = word_t(1) << bit;
 #if defined(NORMGEN_HOST)
-    __threadfence();
+    normgen_release();
     atomicOr(word, value);
 #else
     asm volatile("red.release.gpu.global.or.b64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
@@ -33,7 +33,9 @@ __device__ __forceinline__ void set_bit(word_t* word, int bit) {
 
 __device__ __forceinline__ word_t read_word(word_t* word) {
 #if defined(NORMGEN_HOST)
-    return atomicOr(word, word_t(0));
+    const word_t value = normgen_atomic_load(word);
+    normgen_acquire();
+    return value;
 #else
     word_t value;
     asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
@@ -45,6 +47,7 @@ __device__ __forceinline__ word_t read_word(word_t* word) {
 // first).
 __device__ __forceinline__ int count_one(word_t* word) {
 #if defined(NORMGEN_HOST)
+    normgen_release();
     return int(atomicAdd(word, word_t(1)));
 #else
     word_t before;
@@ -54,8 +57,20 @@ __device__ __forceinline__ int count_one(word_t* word) {
 }
 
 __device__ __forceinline__ void fence_acquire() {
-#if !defined(NORMGEN_HOST)
+#if defined(NORMGEN_HOST)
+    __threadfence();
+#else
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+}
+
+// Zero, for the kernel that comes next. (On the host by a store that is no atomic, so that the checker
+// holds it against every access of other blocks.)
+__device__ __forceinline__ void reset_word(word_t* word) {
+#if defined(NORMGEN_HOST)
+    *word = 0;
+#else
+    atomicExch(word, word_t(0));
 #endif
 }
 
@@ -199,7 +214,7 @@ template <int MEMBERS, int THREADS, int VALUES> struct CooperativeRow {
     __device__ __forceinline__ void clear(int departed) const {
         if (departed < MEMBERS - 1) return;
         fence_acquire();
-        for (int k = 0; k <= WORDS; ++k) atomicExch(words + k, word_t(0));
+        for (int k = 0; k <= WORDS; ++k) reset_word(words + k);
     }
 
     // After a barrier: either this slice's results may be computed, or another slice is next.

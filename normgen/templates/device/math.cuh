@@ -44,6 +44,11 @@ template <bool NARROW> __device__ __forceinline__ float exponential(float x) {
 #endif
 }
 
+// A sum of exp(x - top) as one of exp(x) where the largest x is infinite.
+__device__ __forceinline__ float about_finite(float total, float top) {
+    return fabsf(top) == INFINITY ? fmaxf(top, 0.f) : total;
+}
+
 // Maximum and minimum that keep NaN; fmaxf and fminf drop it. One instruction from sm_80 on.
 __device__ __forceinline__ float maximum(float a, float b) {
 #if defined(NORMGEN_HOST) || __CUDA_ARCH__ < 800

@@ -63,6 +63,15 @@ __device__ __forceinline__ long long nanoseconds() {
 #endif
 }
 
+// Whether a wait of this channel has ended, in any block.
+__device__ __forceinline__ bool has_given_up(unsigned* counters) {
+#if defined(NORMGEN_HOST)
+    return normgen_atomic_load(counters + GIVEN_UP) != 0;
+#else
+    return *static_cast<volatile unsigned*>(counters + GIVEN_UP) != 0;
+#endif
+}
+
 // The epoch after another. (0 is that of memory that nobody has written: it is left out, and the
 // halves take turns.)
 __device__ __forceinline__ unsigned next_epoch(unsigned epoch) { return epoch + 1 == 0 ? 2 : epoch + 1; }
@@ -133,7 +142,7 @@ template <int RANKS> struct Channel {
         const long long start = nanoseconds();
         for (unsigned polls = 1; !look(words, first, step); ++polls) {
             if (polls % POLLS) continue;
-            if (*static_cast<volatile unsigned*>(counters + GIVEN_UP)) return;
+            if (has_given_up(counters)) return;
             if (nanoseconds() - start > patience) return give_up(words, first, step);
             __nanosleep(100);
         }
@@ -171,7 +180,7 @@ template <int RANKS> struct Channel {
         const long long start = nanoseconds();
         for (unsigned polls = 1; !is_there(word = look_word(at)); ++polls) {
             if (polls % POLLS) continue;
-            if (*static_cast<volatile unsigned*>(counters + GIVEN_UP)) return NOTHING;
+            if (has_given_up(counters)) return NOTHING;
             if (nanoseconds() - start > patience) {
                 if (!atomicExch(counters + GIVEN_UP, 1u)) tell_word(fault, late(from, place));
                 return NOTHING;

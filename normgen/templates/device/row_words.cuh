@@ -30,6 +30,15 @@ struct ChannelRecord {
     long long rank;
 };
 
+// Two words of it are counters, which other blocks may be changing; the epoch is that of the launch.
+__device__ __forceinline__ unsigned long long look_at_record(const volatile unsigned long long* word) {
+#if defined(NORMGEN_HOST)
+    return normgen_atomic_load(word);
+#else
+    return *word;
+#endif
+}
+
 // What all ranks have told of a row.
 template <int RANKS, int VALUES> struct ToldRow {
     float value[VALUES][RANKS];
@@ -60,7 +69,7 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
           word(0),
           channel{} {
         const auto* const words = reinterpret_cast<const volatile unsigned long long*>(record);
-        if (threadIdx.x < WORDS) word = words[threadIdx.x];
+        if (threadIdx.x < WORDS) word = look_at_record(words + threadIdx.x);
         if (gridDim.x <= FEW_BLOCKS) return;
         if (threadIdx.x == 0) scratch.ticket = atomicAdd(counters + TAKEN, 1u);
         __syncthreads();

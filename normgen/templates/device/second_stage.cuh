@@ -37,6 +37,7 @@ __device__ __forceinline__ void combine_partials(
     static_assert(EACH == columns_of_thread<TILE>(), "a thread's columns");
     constexpr int PITCH = partial_pitch(WIDTH);
     constexpr int VEC = PITCH % 4 == 0 ? 4 : 1, LANES = TILE / VEC, STEP = SHARES * (32 / LANES);
+    static_assert(STEP > 0, "a warp has lanes for a tile");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int own = VEC == EACH ? column : column - lane % TILE + lane % LANES * VEC;
     float values[VEC];
@@ -94,6 +95,7 @@ template <int TILE, int SHARES, int WIDTH, class Index, class RowOf>
 __device__ __forceinline__ FinalMoments merge_partials(
     PartMoments (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
     constexpr int STEP = SHARES * (32 / TILE);
+    static_assert(STEP > 0, "a warp has lanes for a tile");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     PartMoments all;
     if (column < WIDTH) {

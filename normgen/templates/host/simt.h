@@ -22,14 +22,11 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__
 #define __shared__ __attribute__((aligned(128))) thread_local  // 128 leaves gaps, so that overruns are seen
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
-#define __maxnreg__(...)
-#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 
 #define threadIdx (simt_thread_index())
@@ -55,7 +52,10 @@ SIMT_INLINE int __syncthreads_count(int predicate, SIMT_LINE) {
 SIMT_INLINE void __syncwarp(unsigned mask = ~0u, SIMT_LINE) {
   simt_collective(SIMT_WARP_BARRIER, mask, 0, 0, line);
 }
-SIMT_INLINE void __threadfence() { simt_fence(); }
+SIMT_INLINE void __threadfence() {
+  simt_acquire();
+  simt_release();
+}
 SIMT_INLINE void __threadfence_block() {}
 SIMT_INLINE void __nanosleep(unsigned, SIMT_LINE) { simt_sleep(line); }
 SIMT_INLINE void __trap(SIMT_LINE) { simt_fail("__trap()", line); }
@@ -65,9 +65,6 @@ SIMT_INLINE unsigned __ballot_sync(unsigned mask, int predicate, SIMT_LINE) {
 }
 SIMT_INLINE int __any_sync(unsigned mask, int predicate, SIMT_LINE) {
   return simt_collective(SIMT_BALLOT, mask, predicate != 0, 0, line) != 0;
-}
-SIMT_INLINE int __all_sync(unsigned mask, int predicate, SIMT_LINE) {
-  return simt_collective(SIMT_BALLOT, mask, predicate != 0, 0, line) == mask;
 }
 
 template <class T>
@@ -103,31 +100,20 @@ SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width =
 
 // ---- memory ---------------------------------------------------------------------------------------------
 
-#define SIMT_LOAD(name)                                      \
-  template <class T>                                         \
-  SIMT_INLINE T name(const T* address) {                     \
-    return *address;                                         \
-  }
-#define SIMT_STORE(name)                                     \
-  template <class T>                                         \
-  SIMT_INLINE void name(T* address, T value) {               \
-    *address = value;                                        \
-  }
 // Of memory that nobody may write while the kernel lives.
 template <class T>
 SIMT_INLINE T __ldg(const T* address) {
   simt_constant_load(address, sizeof(T));
   return *address;
 }
-SIMT_LOAD(__ldca)
-SIMT_LOAD(__ldcg)
-SIMT_LOAD(__ldcs)
-SIMT_LOAD(__ldlu)
-SIMT_LOAD(__ldcv)
-SIMT_STORE(__stcg)
-SIMT_STORE(__stcs)
-SIMT_STORE(__stwb)
-SIMT_STORE(__stwt)
+template <class T>
+SIMT_INLINE T __ldcg(const T* address) {
+  return *address;
+}
+template <class T>
+SIMT_INLINE void __stcs(T* address, T value) {
+  *address = value;
+}
 
 // Launches run one at a time on one OS thread, so a plain update is atomic. Sanitizers must not see it as
 // two accesses; out of line, so that the return address is the kernel's.
@@ -148,10 +134,6 @@ SIMT_INLINE T atomicAdd(T* address, T value) {
 template <class T>
 SIMT_INLINE T atomicMax(T* address, T value) {
   return simt_atomic(address, [value](T old) { return old < value ? value : old; });
-}
-template <class T>
-SIMT_INLINE T atomicMin(T* address, T value) {
-  return simt_atomic(address, [value](T old) { return value < old ? value : old; });
 }
 template <class T>
 SIMT_INLINE T atomicOr(T* address, T value) {
@@ -178,11 +160,16 @@ SIMT_INLINE void normgen_async_copy(void* shared, const void* global, int bytes)
 }
 SIMT_INLINE void normgen_async_commit() { simt_async_commit(); }
 SIMT_INLINE void normgen_async_wait(int pending_groups) { simt_async_wait(pending_groups); }
+// mbarriers, one after the other: initialised by one thread, whose fence makes that visible; and told to
+// expect one more phase.
+SIMT_INLINE void normgen_open_arrivals(const void* first, int count) { simt_open_arrivals(first, count); }
+SIMT_INLINE void normgen_arrivals_fence() { simt_arrivals_fence(); }
+SIMT_INLINE void normgen_expect(const void* arrival, SIMT_LINE) { simt_expect(arrival, line); }
 // By all threads of a block: until copies of its first thread are made. Nothing else is ordered by that.
 // `arrival`, `parity`: the mbarrier that counts them, and of which phase.
 SIMT_INLINE void normgen_bulk_wait(int pending_groups, const void* arrival, int parity, SIMT_LINE) {
   simt_phase(arrival, parity, line);
-  simt_bulk_wait(pending_groups, line);
+  simt_bulk_wait(pending_groups, arrival, line);
 }
 
 SIMT_INLINE long long normgen_nanoseconds() { return simt_nanoseconds(); }
@@ -199,16 +186,25 @@ SIMT_INLINE void normgen_named_barrier(unsigned barrier, unsigned threads, SIMT_
   simt_named_barrier(barrier, threads, line);
 }
 
+// The order of an atomic: a release before it (`.release`), an acquire after it (`.acquire`).
+SIMT_INLINE void normgen_release() { simt_release(); }
+SIMT_INLINE void normgen_acquire() { simt_acquire(); }
+template <class T>
+__attribute__((no_sanitize("thread", "undefined"), noinline)) static T normgen_atomic_load(const volatile T* address) {
+  simt_access(const_cast<const T*>(address), sizeof(T), SIMT_ATOMIC_READ, __builtin_return_address(0));
+  return *address;
+}
+
 SIMT_INLINE unsigned normgen_cluster_rank() { return simt_cluster_rank(); }
-SIMT_INLINE unsigned normgen_cluster_blocks() { return simt_cluster_blocks(); }
-SIMT_INLINE void normgen_cluster_sync(SIMT_LINE) { simt_cluster_barrier(line); }
+SIMT_INLINE void normgen_cluster_arrive(SIMT_LINE) { simt_cluster_arrive(line); }
+SIMT_INLINE void normgen_cluster_wait(SIMT_LINE) { simt_cluster_wait(line); }
 // Messages that are counted where they arrive: by lane k of every warp of the cluster to block k, then
 // awaited there by every thread. What a sender did before, and its warp before its last __syncwarp, comes
 // before what follows the wait.
 SIMT_INLINE void normgen_sent(SIMT_LINE) { simt_sent(line); }
 SIMT_INLINE void normgen_await_sent(const void* arrival, int parity, SIMT_LINE) {
   simt_phase(arrival, parity, line);
-  simt_await_sent(line);
+  simt_await_sent(arrival, line);
 }
 template <class T>
 SIMT_INLINE T* normgen_remote_shared(T* local, unsigned rank, SIMT_LINE) {
@@ -218,12 +214,6 @@ SIMT_INLINE T* normgen_remote_shared(T* local, unsigned rank, SIMT_LINE) {
 // ---- cooperative groups ---------------------------------------------------------------------------------
 
 namespace cooperative_groups {
-
-struct thread_block {
-  SIMT_METHOD void sync(SIMT_LINE) const { simt_block_barrier(0, 0, line); }
-  SIMT_METHOD unsigned thread_rank() const { return simt_thread_rank(); }
-  SIMT_METHOD unsigned num_threads() const { return blockDim.x * blockDim.y * blockDim.z; }
-};
 
 struct cluster_group {
   SIMT_METHOD void sync(SIMT_LINE) const { simt_cluster_barrier(line); }
@@ -235,13 +225,6 @@ struct cluster_group {
   }
 };
 
-// All blocks of the grid must be of one cluster here: blocks of a larger grid do not run together.
-struct grid_group {
-  SIMT_METHOD void sync(SIMT_LINE) const { simt_grid_barrier(line); }
-};
-
-SIMT_INLINE thread_block this_thread_block() { return {}; }
 SIMT_INLINE cluster_group this_cluster() { return {}; }
-SIMT_INLINE grid_group this_grid() { return {}; }
 
 }  // namespace cooperative_groups

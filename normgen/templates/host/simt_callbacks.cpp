@@ -1,5 +1,5 @@
-// What a kernel compiled with -fsanitize=thread,... calls at every access, at every jump, and where its
-// behaviour is undefined. With these in place of the sanitizers' own run time libraries, a kernel loads
+// What a kernel compiled with -fsanitize=thread,... calls at every access, and where its behaviour is
+// undefined. With these in place of the sanitizers' own run time libraries, a kernel loads
 // into any process.
 #include "simt_state.h"
 
@@ -41,11 +41,6 @@ SIMT_CALLBACK void* __tsan_memmove(void* to, const void* from, size_t n) {
 SIMT_CALLBACK void* __tsan_memset(void* to, int value, size_t n) {
   check_access(to, n, SIMT_WRITE, SIMT_CALLER);
   return memset(to, value, n);
-}
-
-// A loop without an access is counted too.
-SIMT_CALLBACK void __sanitizer_cov_trace_pc() {
-  if (current) check_step();
 }
 
 namespace {

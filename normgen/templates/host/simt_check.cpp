@@ -11,7 +11,7 @@
 namespace {
 
 enum Fault : uint64_t {
-  STEP_LIMIT,
+  OVERDUE,
   MISALIGNED,
   OUTSIDE_DYNAMIC,
   OUTSIDE_ARRAY,
@@ -29,9 +29,10 @@ enum Fault : uint64_t {
   BEFORE_WAITING,
   NEVER_WAITS,
   CONSTANT_LOAD,
+  NEVER_MET,
 };
 
-const char* const VERB[] = {"read", "write", "atomic"};
+const char* const VERB[] = {"read", "write", "atomic", "atomic read"};
 
 // One access: who, what, from where.
 struct Event {
@@ -40,6 +41,9 @@ struct Event {
   SimtAccess access;
   const void* program_counter;
 
+  bool reads() const { return access != SIMT_WRITE; }
+  bool writes() const { return access == SIMT_WRITE || access == SIMT_ATOMIC; }
+  bool atomic() const { return access == SIMT_ATOMIC || access == SIMT_ATOMIC_READ; }
   uint64_t key(Fault fault) const { return uint64_t(program_counter) * KINDS + fault; }
 };
 
@@ -68,7 +72,7 @@ Place shared_place(Block& block, size_t offset, unsigned bytes, const char* spac
 
 void check_shared_bounds(const Event& event, size_t offset) {
   const size_t dynamic = state.module->dynamic_offset;
-  if (offset >= dynamic && offset - dynamic < SIMT_DYNAMIC_SHARED) {
+  if (offset - dynamic < SIMT_DYNAMIC_SHARED) {  // (what lies before it is far beyond that)
     if (offset - dynamic + event.bytes <= state.launch->shared) return;
     char what[120];
     snprintf(what, sizeof what, "out-of-bounds shared access: byte %zu of %u dynamic bytes", offset - dynamic,
@@ -116,11 +120,11 @@ bool enter_buffer(const Event& event, SimtBuffer& buffer, Place& place) {
              (unsigned long long)(offset + event.bytes - buffer.bytes), (unsigned long long)number);
     fatal(event, OUTSIDE_BUFFER, what);
   }
-  if (event.access != SIMT_WRITE) buffer.read_bytes += event.bytes;
-  if (event.access != SIMT_READ) buffer.written_bytes += event.bytes;
+  if (event.reads()) buffer.read_bytes += event.bytes;
+  if (event.writes()) buffer.written_bytes += event.bytes;
   const uint64_t first = offset / buffer.item_bytes, end = (offset + event.bytes - 1) / buffer.item_bytes + 1;
   if (buffer.flags & SIMT_READ_ONLY) {
-    if (event.access != SIMT_READ) {
+    if (event.writes()) {
       snprintf(what, sizeof what, "write to read-only <buffer:%llu>", (unsigned long long)number);
       fatal(event, READ_ONLY_WRITTEN, what);
     }
@@ -134,8 +138,8 @@ bool enter_buffer(const Event& event, SimtBuffer& buffer, Place& place) {
   Shadow* shadow = state.shadows[number];
   place = {shadow + first, shadow + end, offset, "global", buffer.flags, false};
   for (Shadow* s = place.first; s < place.end; s++) {
-    buffer.read_items += event.access != SIMT_WRITE && !s->reader;
-    buffer.written_items += event.access != SIMT_READ && !s->writer;
+    buffer.read_items += event.reads() && !s->reader;
+    buffer.written_items += event.writes() && !s->writer;
   }
   return true;
 }
@@ -179,15 +183,15 @@ bool locate(const Event& event, const Thread& t, Place& place) {
 void check_byte(const Event& event, const Place& place, Shadow& s, const Thread& t, const Block& block) {
   const uint32_t start = place.shared ? block.start : 0;
   const bool written = s.writer && s.write_time >= start;
-  const bool both_atomic = event.access == SIMT_ATOMIC && s.writer & ATOMIC_MARK;
+  const bool both_atomic = event.atomic() && s.writer & ATOMIC_MARK;
   if (written && s.writer & ASYNC_MARK)
     report(event.key(COPY_PENDING),
            "%s of shared memory that an asynchronous copy is still writing, no wait in between, at <pc:%p>",
            VERB[event.access], event.program_counter);
-  else if (event.access != SIMT_WRITE && !written && place.flags & SIMT_UNDEFINED)
+  else if (event.reads() && !written && place.flags & SIMT_UNDEFINED)
     report(event.key(UNINITIALISED), "%s of uninitialised %s memory at <pc:%p>", VERB[event.access],
            place.space, event.program_counter);
-  else if (written && !both_atomic && !ordered(s.writer, s.write_time, t, block))
+  else if (written && !both_atomic && !ordered(s.writer, s.write_time, t, block, event.atomic()))
     report(event.key(RACE_WITH_WRITE),
            "race on %s memory: %s against a write by block %u thread %u, at <pc:%p>", place.space,
            VERB[event.access], block_number_of(s.writer), rank_of(s.writer), event.program_counter);
@@ -200,7 +204,8 @@ void check_byte(const Event& event, const Place& place, Shadow& s, const Thread&
 void check_earlier_reader(const Event& event, const Place& place, uint32_t reader, uint32_t time,
                           const Thread& t, const Block& block) {
   const uint32_t start = place.shared ? block.start : 0;
-  if (reader && time >= start && !ordered(reader, time, t, block))
+  const bool both_atomic = event.atomic() && reader & ATOMIC_MARK;
+  if (reader && time >= start && !both_atomic && !ordered(reader, time, t, block, event.atomic()))
     report(event.key(RACE_WITH_READ),
            "race on %s memory: %s against a read by block %u thread %u, at <pc:%p>", place.space,
            VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
@@ -215,10 +220,12 @@ uint32_t lot(uint32_t mark, uint64_t offset) {
 
 // Two readers are remembered that are not ordered one after the other. Of more it is two by lot, others at
 // every place, so that a writer who is not ordered after one of many is found at some place.
-void remember_read(Shadow& s, const Place& place, const Thread& t, const Block& block) {
-  const uint32_t mark = mark_of(t), start = place.shared ? block.start : 0;
+void remember_read(Shadow& s, const Event& event, const Place& place, const Thread& t, const Block& block) {
+  const uint32_t mark = mark_of(t) | (event.atomic() ? uint32_t(ATOMIC_MARK) : 0), start = place.shared ? block.start : 0;
   const auto replaces = [&](uint32_t reader, uint32_t time) {
-    return !reader || reader == mark || time < start || ordered(reader, time, t, block);
+    if (!reader || reader == mark || time < start) return true;
+    // an atomic read does not stand for a read that is none
+    return (reader & ATOMIC_MARK || !event.atomic()) && ordered(reader, time, t, block);
   };
   const bool first = replaces(s.reader, s.read_time);
   if (!first && !replaces(s.other_reader, s.other_read_time)) {
@@ -242,12 +249,7 @@ void check(const Event& event, uint32_t write_mark) {
   Place place;
   if (!locate(event, t, place)) return;
   const uint32_t time = state.clock;
-  if (event.access == SIMT_ATOMIC && !place.shared) {
-    state.clock++;
-    if (current->fenced) release(t, block);
-    current->fenced = false;
-    current->acquired = state.clock;
-  }
+  if (event.atomic() && !place.shared) check_atomic(*current, event.address, event.writes());
   Shadow before = *place.first;
   for (Shadow* s = place.first; s < place.end; s++) {
     if (s > place.first && same(*s, before)) {  // as most bytes of one element are
@@ -256,8 +258,8 @@ void check(const Event& event, uint32_t write_mark) {
     }
     before = *s;
     check_byte(event, place, *s, t, block);
-    if (event.access == SIMT_READ) {
-      remember_read(*s, place, t, block);
+    if (!event.writes()) {
+      remember_read(*s, event, place, t, block);
     } else {
       check_earlier_reader(event, place, s->reader, s->read_time, t, block);
       check_earlier_reader(event, place, s->other_reader, s->other_read_time, t, block);
@@ -292,18 +294,19 @@ void check_all_written(uint64_t number) {
 
 }  // namespace
 
-// ---- called for every access and jump -------------------------------------------------------------------
+// ---- called for every access ----------------------------------------------------------------------------
 
-void fail_step_limit() {
-  report(STEP_LIMIT,
-         "step limit: %llu accesses and jumps; an endless loop, or a wait for a block that does not run",
-         (unsigned long long)state.launch->maximum_steps);
+void fail_overdue(const void* program_counter) {
+  char where[40] = "HostExecutor(checked=True) says where";
+  if (state.launch->checked) snprintf(where, sizeof where, "at <pc:%p>", program_counter);
+  report(OVERDUE, "endless loop, or a wait for a block that does not run: no end after %.3g s; %s",
+         state.launch->maximum_seconds, where);
   simt_abandon();
 }
 
 void check_access(const void* address, size_t bytes, SimtAccess access, const void* program_counter) {
   if (!current || !state.launch->checked || !bytes) return;
-  check_step();
+  if (state.overdue) fail_overdue(program_counter);
   const uint32_t mark = access == SIMT_ATOMIC ? uint32_t(ATOMIC_MARK) : 0;
   check({uintptr_t(address), unsigned(bytes), access, program_counter}, mark);
 }
@@ -317,8 +320,8 @@ void check_begin_launch() {
     state.clock = 0;
     for (Block& block : state.blocks) block.shadow.assign(block.shadow.size(), Shadow());
   }
-  const uint64_t blocks = launch.end_block - launch.first_block;
-  state.releases.assign(blocks < BLOCK_NUMBERS ? blocks : +BLOCK_NUMBERS, BlockReleases());
+  state.views.clear();
+  state.published.clear();
   state.array_at.assign(state.module->segment_bytes, 0);
   for (uint64_t i = 0; i < state.module->array_count; i++) {
     const SimtArray& array = state.module->arrays[i];
@@ -374,8 +377,7 @@ bool awaited_by_all(unsigned slot, uint32_t time) {
 void check_end_blocks() {
   for (unsigned slot = 0; slot < state.block_count; slot++) {
     const Block& block = state.blocks[slot];
-    if (block.remote_time && block.remote_time >= state.cluster_time &&
-        !awaited_by_all(slot, block.remote_time))
+    if (block.remote_time >= state.cluster_time && !awaited_by_all(slot, block.remote_time))
       report(
           BLOCK_GONE,
           "block (%u,%u,%u) may exit while a peer still uses its shared memory: "
@@ -386,6 +388,7 @@ void check_end_blocks() {
 }
 
 void check_exit() {
+  if (current->arrived) report(NEVER_MET, "exits and has not waited at a cluster barrier");
   if (current->copies.empty()) return;
   const void* place = current->copies[0].program_counter;
   report(uint64_t(place) * KINDS + COPY_PENDING, "exits without waiting for its asynchronous copy at <pc:%p>",

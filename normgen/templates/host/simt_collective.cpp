@@ -26,7 +26,6 @@ uint3 simt_thread_index() { return current->index; }
 uint3 simt_block_index() { return state.blocks[current->slot].index; }
 dim3 simt_block_size() { return state.launch->block; }
 dim3 simt_grid_size() { return state.launch->grid; }
-unsigned simt_thread_rank() { return current->rank; }
 unsigned simt_lane() { return current->lane; }
 unsigned simt_cluster_rank() { return current->slot; }
 unsigned simt_cluster_blocks() { return state.block_count; }
@@ -76,7 +75,7 @@ uint64_t simt_collective(SimtCollective kind, unsigned mask, uint64_t value, int
   if (kind == SIMT_WARP_BARRIER) {
     block.warp_time[t->warp] = ++state.clock;
     const unsigned lanes = state.thread_count - warp->rank < LANES ? state.thread_count - warp->rank : +LANES;
-    share_acquired(warp, lanes, [mask](const Thread& peer) { return mask >> peer.lane & 1; });
+    share_views(warp, lanes, [mask](const Thread& peer) { return mask >> peer.lane & 1; });
   }
   return t->result;
 }
@@ -104,7 +103,7 @@ void simt_named_barrier(unsigned barrier, unsigned threads, int line) {
   named.warps |= 1u << t->warp;
   if (++named.arrived < threads) return simt_yield();
   Thread* first = t - t->rank;
-  share_acquired(first, state.thread_count, [barrier](const Thread& peer) {
+  share_views(first, state.thread_count, [barrier](const Thread& peer) {
     return peer.status == AT_NAMED_BARRIER && peer.named_barrier == barrier;
   });
   for (unsigned i = 0; i < state.thread_count; i++) {
@@ -113,6 +112,17 @@ void simt_named_barrier(unsigned barrier, unsigned threads, int line) {
     first[i].status = RUNNING;
   }
   named = {0, 0, ++state.clock, named.warps};
+}
+
+void simt_cluster_arrive(int line) {
+  if (current->arrived) simt_fail("cluster barrier: arrives again and has not waited", line);
+  current->arrived = true;
+}
+
+void simt_cluster_wait(int line) {
+  if (!current->arrived) simt_fail("cluster barrier: waits and has not arrived", line);
+  current->arrived = false;
+  simt_cluster_barrier(line);
 }
 
 void simt_cluster_barrier(int line) {
@@ -127,6 +137,38 @@ void simt_sent(int line) {
   t.sent[t.sends++ % REMEMBERED_SENDS] = {++state.clock, state.blocks[t.slot].warp_time[t.warp]};
 }
 
+void simt_open_arrivals(const void* first, int count) {
+  for (int i = 0; i < count; i++)
+    state.blocks[current->slot].arrivals.push_back(
+        {(const char*)first + 8 * i, mark_of(*current), state.clock, false, 0});
+}
+
+void simt_arrivals_fence() {
+  for (Arrival& each : state.blocks[current->slot].arrivals)
+    if (each.opener == mark_of(*current)) each.fenced = true;
+}
+
+// An mbarrier of the block, as a thread may use it.
+static Arrival& opened(const void* arrival, int line) {
+  Block& block = state.blocks[current->slot];
+  size_t which = 0;
+  while (which < block.arrivals.size() && block.arrivals[which].at != arrival) which++;
+  if (which == block.arrivals.size()) simt_fail("mbarrier: nobody has opened it", line);
+  Arrival& found = block.arrivals[which];
+  if (!found.fenced) simt_fail("mbarrier: no fence after it was opened", line);
+  if (!ordered(found.opener, found.time, *current, block)) simt_fail("mbarrier: no barrier after it was opened", line);
+  return found;
+}
+
+void simt_expect(const void* arrival, int line) { opened(arrival, line).expected++; }
+
+// After a wait: something was to come.
+static void check_expected(const void* arrival, int line) {
+  for (const Phases& each : current->phases)
+    if (each.arrival == arrival && each.awaited > opened(arrival, line).expected)
+      simt_fail("wait for a phase of an mbarrier that expects nothing", line);
+}
+
 // Phases of an mbarrier have parity 0 and 1 in turn. A thread that asks for the other one goes on at once, or
 // never.
 void simt_phase(const void* arrival, int parity, int line) {
@@ -134,23 +176,17 @@ void simt_phase(const void* arrival, int parity, int line) {
   size_t which = 0;
   while (which < all.size() && all[which].arrival != arrival) which++;
   if (which == all.size()) all.push_back({arrival, 0});
+  opened(arrival, line);
   if (parity != (all[which].awaited++ & 1)) simt_fail("wait for the other parity of an mbarrier", line);
 }
 
-void simt_await_sent(int line) {
+void simt_await_sent(const void* arrival, int line) {
   current->line = line;
   current->status = AT_SENT;
   simt_yield();
+  check_expected(arrival, line);
 }
 
-void simt_grid_barrier(int line) {
-  const dim3 grid = state.launch->grid;
-  if (uint64_t(grid.x) * grid.y * grid.z != state.block_count)
-    simt_fail("grid barrier: the grid's blocks do not run together", line);
-  simt_cluster_barrier(line);
-}
-
-void simt_fence() { current->fenced = true; }
 
 // Lets every other thread run first: a spin-wait inside the block makes progress.
 void simt_sleep(int line) {
@@ -161,6 +197,7 @@ void simt_sleep(int line) {
 
 // The time, for waits that end. Who asks for it waits for another process, which is to run first.
 long long simt_nanoseconds() {
+  state.turn++;
   sched_yield();
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -211,7 +248,7 @@ void simt_async_wait(int pending_groups) {
   copies.erase(copies.begin(), copies.begin() + ptrdiff_t(made));
 }
 
-void simt_bulk_wait(int pending_groups, int line) {
+void simt_bulk_wait(int pending_groups, const void* arrival, int line) {
   Thread& t = *current;
   Block& block = state.blocks[t.slot];
   if (t.rank == 0) {
@@ -223,4 +260,5 @@ void simt_bulk_wait(int pending_groups, int line) {
     simt_yield();
   }
   t.landed++;
+  check_expected(arrival, line);
 }

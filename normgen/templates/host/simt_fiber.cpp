@@ -84,7 +84,7 @@ void enter(Thread& t) {
 // To the lane whose turn it is next, without a detour by the scheduler, to which the last of a warp returns.
 void simt_yield() {
   Thread* const leaving = current;
-  current = state.dead ? nullptr : next_lane();
+  current = state.dead || state.overdue ? nullptr : next_lane();
   simt_switch(&leaving->stack_pointer, current ? current->stack_pointer : scheduler_stack_pointer);
 }
 

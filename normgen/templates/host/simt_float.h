@@ -42,9 +42,10 @@ SIMT_INLINE float simt_f16_to_float(uint16_t bits) {
   return sign ? -magnitude : magnitude;
 }
 
-// An fp8 format: `mantissa` bits, exponent `bias`, and the code of its largest finite value.
+// An fp8 format: `mantissa` bits, exponent `bias`, and the code of its largest finite value, to which it
+// saturates.
 template <int mantissa, int bias, unsigned largest>
-SIMT_INLINE uint8_t simt_float_to_f8(float value, bool saturate, uint8_t overflow) {
+SIMT_INLINE uint8_t simt_float_to_f8(float value) {
   const uint32_t bits = __float_as_uint(value), sign = (bits >> 24) & 0x80, magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return 0x7f;
   uint32_t code;
@@ -52,16 +53,11 @@ SIMT_INLINE uint8_t simt_float_to_f8(float value, bool saturate, uint8_t overflo
     code = simt_steps(__uint_as_float(magnitude), float(1u << (bias - 1 + mantissa)));
   else
     code = simt_round_off(magnitude, 23 - mantissa) - (uint32_t(127 - bias) << mantissa);
-  if (code > largest) code = saturate ? largest : overflow;
-  return uint8_t(sign | code);
+  return uint8_t(sign | (code > largest ? largest : code));
 }
 
-SIMT_INLINE uint8_t simt_float_to_e4m3(float value) {
-  return simt_float_to_f8<3, 7, 0x7e>(value, true, 0x7f);
-}
-SIMT_INLINE uint8_t simt_float_to_e5m2(float value) {
-  return simt_float_to_f8<2, 15, 0x7b>(value, true, 0x7c);
-}
+SIMT_INLINE uint8_t simt_float_to_e4m3(float value) { return simt_float_to_f8<3, 7, 0x7e>(value); }
+SIMT_INLINE uint8_t simt_float_to_e5m2(float value) { return simt_float_to_f8<2, 15, 0x7b>(value); }
 
 SIMT_INLINE float simt_e4m3_to_float(uint8_t bits) {
   const uint32_t sign = uint32_t(bits & 0x80) << 24, exponent = (bits >> 3) & 15, mantissa = bits & 7;
@@ -139,57 +135,12 @@ SIMT_FP8_VECTORS(e5m2)
 
 // ---- conversion functions -------------------------------------------------------------------------------
 
-SIMT_INLINE __nv_bfloat16 __float2bfloat16(float value) { return value; }
 SIMT_INLINE __nv_bfloat16 __float2bfloat16_rn(float value) { return value; }
 SIMT_INLINE float __bfloat162float(__nv_bfloat16 value) { return value; }
 SIMT_INLINE __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {x, y}; }
-SIMT_INLINE __nv_bfloat162 __float22bfloat162_rn(float2 value) { return {value.x, value.y}; }
 SIMT_INLINE float2 __bfloat1622float2(__nv_bfloat162 value) { return {value.x, value.y}; }
-SIMT_INLINE uint16_t __bfloat16_as_ushort(__nv_bfloat16 value) { return value.__x; }
-SIMT_INLINE __nv_bfloat16 __ushort_as_bfloat16(uint16_t bits) {
-  __nv_bfloat16 value;
-  value.__x = bits;
-  return value;
-}
 
-SIMT_INLINE __half __float2half(float value) { return value; }
 SIMT_INLINE __half __float2half_rn(float value) { return value; }
 SIMT_INLINE float __half2float(__half value) { return value; }
 SIMT_INLINE __half2 __floats2half2_rn(float x, float y) { return {x, y}; }
-SIMT_INLINE __half2 __float22half2_rn(float2 value) { return {value.x, value.y}; }
 SIMT_INLINE float2 __half22float2(__half2 value) { return {value.x, value.y}; }
-SIMT_INLINE uint16_t __half_as_ushort(__half value) { return value.__x; }
-SIMT_INLINE __half __ushort_as_half(uint16_t bits) {
-  __half value;
-  value.__x = bits;
-  return value;
-}
-
-typedef uint8_t __nv_fp8_storage_t;
-typedef uint16_t __nv_fp8x2_storage_t;
-typedef uint32_t __nv_fp8x4_storage_t;
-enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
-enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
-
-SIMT_INLINE __nv_fp8_storage_t __nv_cvt_float_to_fp8(float value, __nv_saturation_t saturation,
-                                                     __nv_fp8_interpretation_t format) {
-  const bool saturate = saturation == __NV_SATFINITE;
-  return format == __NV_E4M3 ? simt_float_to_f8<3, 7, 0x7e>(value, saturate, 0x7f)
-                             : simt_float_to_f8<2, 15, 0x7b>(value, saturate, 0x7c);
-}
-
-SIMT_INLINE __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 value, __nv_saturation_t saturation,
-                                                          __nv_fp8_interpretation_t format) {
-  return uint16_t(__nv_cvt_float_to_fp8(value.x, saturation, format) |
-                  __nv_cvt_float_to_fp8(value.y, saturation, format) << 8);
-}
-
-struct __half_raw {
-  uint16_t x;
-  operator __half() const { return __ushort_as_half(x); }
-};
-
-SIMT_INLINE __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t bits, __nv_fp8_interpretation_t format) {
-  const float value = format == __NV_E4M3 ? simt_e4m3_to_float(bits) : simt_e5m2_to_float(bits);
-  return {simt_float_to_f16(value)};
-}

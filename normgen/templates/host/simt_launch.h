@@ -45,7 +45,7 @@ struct SimtLaunch {
   SimtBuffer* buffers;
   uint64_t buffer_count;
   uint64_t first_block, end_block;  // the blocks to run, numbered with x fastest
-  uint64_t maximum_steps;           // accesses and basic blocks of one block or cluster
+  double maximum_seconds;           // of processor time, of one block or cluster
   dim3 grid, block;
   uint32_t cluster;  // blocks of a cluster, along x
   uint32_t shared;   // bytes of dynamic shared memory

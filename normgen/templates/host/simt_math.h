@@ -6,15 +6,7 @@
 
 // Macros where the C library has, or one day may have, a function of the same name.
 #define rsqrtf simt_rsqrtf
-#define rsqrt simt_rsqrt
 #define __expf simt_expf
-#define __exp10f simt_exp10f
-#define __logf simt_logf
-#define __log2f simt_log2f
-#define __powf simt_powf
-#define __sinf simt_sinf
-#define __cosf simt_cosf
-#define __tanhf simt_tanhf
 
 // As in CUDA, the functions without the letter f take a float as it is.
 SIMT_INLINE float abs(float x) { return fabsf(x); }
@@ -27,37 +19,12 @@ SIMT_INLINE float log(float x) { return logf(x); }
 SIMT_INLINE float pow(float x, float y) { return powf(x, y); }
 
 SIMT_INLINE float simt_rsqrtf(float x) { return float(1.0 / sqrt(double(x))); }
-SIMT_INLINE double simt_rsqrt(double x) { return 1.0 / sqrt(x); }
 SIMT_INLINE float simt_expf(float x) { return expf(x); }
-SIMT_INLINE float simt_exp10f(float x) { return powf(10.0f, x); }
-SIMT_INLINE float simt_logf(float x) { return logf(x); }
-SIMT_INLINE float simt_log2f(float x) { return log2f(x); }
-SIMT_INLINE float simt_powf(float x, float y) { return powf(x, y); }
-SIMT_INLINE float simt_sinf(float x) { return sinf(x); }
-SIMT_INLINE float simt_cosf(float x) { return cosf(x); }
-SIMT_INLINE float simt_tanhf(float x) { return tanhf(x); }
-SIMT_INLINE float __fdividef(float x, float y) { return x / y; }
-SIMT_INLINE float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 
 SIMT_INLINE float __fadd_rn(float x, float y) { return x + y; }
-SIMT_INLINE float __fsub_rn(float x, float y) { return x - y; }
-SIMT_INLINE float __fmul_rn(float x, float y) { return x * y; }
-SIMT_INLINE float __fdiv_rn(float x, float y) { return x / y; }
-SIMT_INLINE float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
-SIMT_INLINE float __frcp_rn(float x) { return 1.0f / x; }
-SIMT_INLINE float __fsqrt_rn(float x) { return sqrtf(x); }
-SIMT_INLINE float __frsqrt_rn(float x) { return simt_rsqrtf(x); }
-SIMT_INLINE float __double2float_rn(double x) { return float(x); }
-SIMT_INLINE float __int2float_rn(int x) { return float(x); }
-SIMT_INLINE float __uint2float_rn(unsigned x) { return float(x); }
-SIMT_INLINE float __ll2float_rn(long long x) { return float(x); }
-SIMT_INLINE int __float2int_rn(float x) { return int(rintf(x)); }
-SIMT_INLINE int __float2int_rz(float x) { return int(x); }
 
 SIMT_INLINE int __popc(unsigned x) { return __builtin_popcount(x); }
-SIMT_INLINE int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 SIMT_INLINE int __ffs(int x) { return __builtin_ffs(x); }
-SIMT_INLINE unsigned __umulhi(unsigned x, unsigned y) { return unsigned((uint64_t(x) * y) >> 32); }
 
 // Picks 4 of the 8 bytes of y:x; a selector's high bit spreads the sign of the byte it picks.
 SIMT_INLINE unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
@@ -80,20 +47,16 @@ SIMT_INLINE unsigned __funnelshift_l(unsigned low, unsigned high, unsigned bits)
 
 // CUDA's min and max of floats drop a NaN; those of mixed integers convert as ?: does.
 template <class A, class B>
-SIMT_INLINE auto min(A a, B b) -> decltype(true ? a : b) {
-  typedef decltype(true ? a : b) T;
+SIMT_INLINE auto min(A a, B b) -> decltype(true ? A() : B()) {
+  typedef decltype(true ? A() : B()) T;
   return T(b) < T(a) ? T(b) : T(a);
 }
 template <class A, class B>
-SIMT_INLINE auto max(A a, B b) -> decltype(true ? a : b) {
-  typedef decltype(true ? a : b) T;
+SIMT_INLINE auto max(A a, B b) -> decltype(true ? A() : B()) {
+  typedef decltype(true ? A() : B()) T;
   return T(a) < T(b) ? T(b) : T(a);
 }
 SIMT_INLINE float min(float a, float b) { return fminf(a, b); }
 SIMT_INLINE float max(float a, float b) { return fmaxf(a, b); }
 SIMT_INLINE double min(double a, double b) { return fmin(a, b); }
 SIMT_INLINE double max(double a, double b) { return fmax(a, b); }
-
-#ifndef __clang__
-#define __builtin_assume(condition)
-#endif

@@ -49,6 +49,7 @@ void begin_block(unsigned slot, uint64_t linear) {
   block.arrived.assign(state.warp_count, 0);
   block.warp_time.assign(state.warp_count, state.clock);
   memset(block.named, 0, sizeof block.named);
+  block.arrivals.clear();
   uint3 index = {0, 0, 0};
   for (unsigned rank = 0; rank < state.thread_count; rank++) {
     Thread& t = state.threads[slot * state.thread_count + rank];
@@ -60,8 +61,8 @@ void begin_block(unsigned slot, uint64_t linear) {
     t.warp = rank / LANES;
     t.slot = slot;
     t.status = RUNNING;
-    t.fenced = t.waited = false;
-    t.acquired = 0;
+    t.arrived = t.waited = false;
+    t.seen = t.read = t.released = nullptr;
     t.groups = t.sends = t.awaited = t.landed = 0;
     t.copies.clear();
     t.phases.clear();
@@ -87,7 +88,7 @@ bool run_threads(Thread* threads) {
     warp_lanes = state.thread_count - warp * LANES;
     for (turns = 0; Thread* first = next_lane(); turns = 0) {
       enter(*first);
-      if (state.dead) return true;
+      if (state.dead || state.overdue) return true;
       progress = true;
     }
   }
@@ -118,7 +119,7 @@ bool open_block_barrier(Block& block, Thread* threads) {
     return false;
   }
   block.barrier_time = ++state.clock;
-  share_acquired(threads, state.thread_count, [](const Thread&) { return true; });
+  share_views(threads, state.thread_count, [](const Thread&) { return true; });
   for (unsigned i = 0; i < state.thread_count; i++) {
     threads[i].result = uint64_t(block.predicate);
     threads[i].status = RUNNING;
@@ -131,7 +132,7 @@ bool open_cluster_barrier(unsigned all_threads) {
   if (count(state.threads.data(), all_threads, AT_CLUSTER_BARRIER) != all_threads) return false;
   state.cluster_time = ++state.clock;
   for (unsigned slot = 0; slot < state.block_count; slot++) state.blocks[slot].barrier_time = state.clock;
-  share_acquired(state.threads.data(), all_threads, [](const Thread&) { return true; });
+  share_views(state.threads.data(), all_threads, [](const Thread&) { return true; });
   for (unsigned i = 0; i < all_threads; i++) state.threads[i].status = RUNNING;
   return true;
 }
@@ -163,7 +164,7 @@ bool deliver() {
 
 void run_cluster(uint64_t first) {
   const unsigned all_threads = state.block_count * state.thread_count;
-  state.steps = 0;
+  state.turn++;
   poison(state.segment);
   state.resident = 0;
   for (unsigned slot = 0; slot < state.block_count; slot++) begin_block(slot, first + slot);
@@ -174,6 +175,10 @@ void run_cluster(uint64_t first) {
       Thread* threads = &state.threads[slot * state.thread_count];
       make_resident(slot);
       progress |= run_threads(threads);
+      if (state.overdue && !state.dead) {
+        report_stuck(state.blocks[slot], "endless loop, or a wait for a block that does not run,");
+        state.dead = true;
+      }
       if (!state.dead) progress |= open_block_barrier(state.blocks[slot], threads);
       if (state.dead) return;
     }
@@ -256,6 +261,7 @@ extern "C" __attribute__((visibility("default"))) int simt_run(const SimtLaunch*
     report(2, "no memory for the stacks of %u threads", state.block_count * state.thread_count);
     return report_count();
   }
+  watch();
   fresh = false;
   if (launch->checked) check_begin_launch();
 
@@ -270,7 +276,8 @@ extern "C" __attribute__((visibility("default"))) int simt_run(const SimtLaunch*
 
   const uint64_t blocks = uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z;
   if (launch->checked)
-    check_end_launch(!state.dead && launch->first_block == 0 && launch->end_block == blocks);
+    check_end_launch(launch->first_block == 0 && launch->end_block == blocks);
   fresh = state.dead;
+  end_watch();
   return report_count();
 }

@@ -2,6 +2,8 @@
 // globals do.
 #pragma once
 
+#include <deque>
+#include <map>
 #include <vector>
 
 #include "simt_calls.h"
@@ -38,11 +40,22 @@ struct Sent {
   uint32_t time, warp_time;
 };
 
+// An mbarrier: who opened it when, and how many of its phases expect something.
+struct Arrival {
+  const void* at;
+  uint32_t opener, time;
+  bool fenced;
+  int expected;
+};
+
 // How many phases of an mbarrier a thread has awaited.
 struct Phases {
   const void* arrival;
   int awaited;
 };
+
+// Accesses: of whom (see simt_order.cpp), those before which time.
+typedef std::map<uint64_t, uint32_t> View;
 
 // One CUDA thread, run by one fiber. In front, in one line of the cache, is what a switch and a warp
 // collective need.
@@ -62,9 +75,11 @@ struct alignas(64) Thread {
   uint3 index;
   bool counts_predicate;
   unsigned named_barrier, named_threads;
-  bool fenced;        // __threadfence() since the last atomic
-  bool waited;        // for the kernels before this one
-  uint32_t acquired;  // the time of the last atomic whose effects it sees: its own, or one before a barrier
+  bool arrived;  // at a cluster barrier, for which it is still to wait
+  bool waited;   // for the kernels before this one
+  // Of other blocks' accesses, those that come before what it does; before what it writes by atomics, which
+  // wait for what its atomics have read; and of all accesses those that come before its atomics.
+  const View *seen, *read, *released;
   // messages to the block of its lane's number, and those to its own that it awaited
   unsigned sends, awaited;
   unsigned landed;                // bulk copies of its block that it awaited
@@ -80,17 +95,6 @@ struct Shadow {
   uint32_t writer, write_time;
   uint32_t reader, read_time;
   uint32_t other_reader, other_read_time;  // one that is not ordered with `reader`
-};
-
-// Accesses before `until` were released to other blocks at `time`: a fence, then an atomic.
-struct Release {
-  uint32_t time, until;
-};
-
-// What a block released: of all its threads (those before its last barrier then), and of each thread.
-struct BlockReleases {
-  Release all;
-  std::vector<Release> threads;
 };
 
 enum : uint32_t { ATOMIC_MARK = 1u << 31, ASYNC_MARK = 1u << 30, MARKS = ATOMIC_MARK | ASYNC_MARK };
@@ -114,6 +118,7 @@ struct Block {
   std::vector<Shadow> shadow;       // of each byte of its shared memory
   std::vector<char> image;          // its shared memory while another block of the cluster runs
   NamedBarrier named[NAMED_BARRIERS];
+  std::vector<Arrival> arrivals;
 };
 
 struct SimtState {
@@ -126,12 +131,14 @@ struct SimtState {
   unsigned resident;    // its slot
   uint32_t clock;       // advances at every barrier, __syncwarp and atomic; never 0
   uint32_t cluster_time;
-  std::vector<BlockReleases> releases;             // by block number
+  std::deque<View> views;                          // all that there are
+  std::map<uintptr_t, const View*> published;      // what the atomics on an address have released
   std::vector<uint16_t> array_at;  // by byte of the segment: the number of its static array, from 1, or 0
   std::vector<Shadow*> shadows;  // by buffer
   std::vector<unsigned char*> touched;  // by read-only buffer and element
   SimtBuffer* last_buffer;
-  uint64_t steps;
+  uint64_t turn;  // which cluster runs, and waits for which other process
+  volatile bool overdue;  // it takes longer than it may
   bool waited;  // whether any thread has waited for the kernels before this one
   bool dead;  // a fault after which the launch cannot go on
 };
@@ -146,8 +153,9 @@ inline unsigned rank_of(uint32_t mark) { return ((mark & ~MARKS) - 1) & 1023; }
 
 // simt_order.cpp. `ordered`: whether an access of the thread `mark` at `time` comes before whatever `t`
 // does now.
-bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block);
-void release(const Thread& t, const Block& block);
+bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block, bool atomic = false);
+void check_atomic(Thread& t, uintptr_t address, bool writes);
+const View* joined(const View* a, const View* b);
 
 // simt_fiber.cpp
 bool prepare_threads(size_t count, bool fresh);
@@ -156,22 +164,26 @@ void simt_yield();
 
 // simt_schedule.cpp
 Thread* next_lane();  // of the warp that runs: the next that can, or null
-// The threads of a barrier: each sees from now on what one of them saw.
+// The threads of a barrier: each sees from now on what one of them saw, and releases what one released.
 template <class Takes>
-void share_acquired(Thread* threads, unsigned count, Takes takes_part) {
-  uint32_t latest = 0;
+void share_views(Thread* threads, unsigned count, Takes takes_part) {
+  const View *seen = nullptr, *released = nullptr;
+  for (unsigned i = 0; i < count; i++) {
+    if (!takes_part(threads[i])) continue;
+    seen = joined(seen, threads[i].seen);
+    released = joined(released, threads[i].released);
+  }
   for (unsigned i = 0; i < count; i++)
-    if (takes_part(threads[i]) && threads[i].acquired > latest) latest = threads[i].acquired;
-  for (unsigned i = 0; i < count; i++)
-    if (takes_part(threads[i])) threads[i].acquired = latest;
+    if (takes_part(threads[i])) threads[i].seen = seen, threads[i].released = released;
 }
 [[noreturn]] void simt_abandon();
 
+// simt_watch.cpp
+void watch();
+void end_watch();
+
 // simt_check.cpp
-[[noreturn]] void fail_step_limit();
-inline void check_step() {
-  if (++state.steps > state.launch->maximum_steps) fail_step_limit();
-}
+[[noreturn]] void fail_overdue(const void* program_counter);
 void check_access(const void* address, size_t bytes, SimtAccess access, const void* program_counter);
 void check_begin_launch();
 void check_end_launch(bool all_blocks);

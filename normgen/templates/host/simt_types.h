@@ -75,14 +75,3 @@ SIMT_INLINE float __uint_as_float(unsigned bits) {
   return value;
 }
 
-SIMT_INLINE long long __double_as_longlong(double value) {
-  long long bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-SIMT_INLINE double __longlong_as_double(long long bits) {
-  double value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}

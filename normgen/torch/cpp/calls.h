@@ -45,7 +45,6 @@ struct Configuration {
 using LaunchKernel = int (*)(const Configuration*, void* function, void** arguments, void** extra);
 using IsCapturing = int (*)(void* stream, int* status);
 enum { BUFFER_POINTER = 1, BUFFER_SIZE = 2, EARLY_START = 6 };
-constexpr size_t MOST_ARGUMENTS = 4096;
 constexpr uint64_t GRANULE = 256;  // to which scratch memory is aligned
 
 struct Launch {
@@ -116,12 +115,10 @@ struct Prepared {
       TORCH_CHECK_VALUE(layout.within < 0 || ((size_t)layout.within < made.size() && made[layout.within].within < 0),
                         "a result lies in none");
     size_t pool = operands + numbers.size() + made.size() + scratch.size();
-    for (const Launch& launch : launches) {
-      TORCH_CHECK_VALUE(launch.arguments.size() <= MOST_ARGUMENTS, "a launch has too many arguments");
+    for (const Launch& launch : launches)
       for (auto [offset, source, bytes] : launch.patches)
         TORCH_CHECK_VALUE(source < pool && bytes <= 8 && offset + bytes <= launch.arguments.size(),
                           "an argument has no place");
-    }
   }
 };
 constexpr size_t MOST_STREAMS = 256;  // whose zeros a call keeps
@@ -189,14 +186,15 @@ using Operands = c10::SmallVector<const Tensor*, 8>;  // in order, null for thos
 using Numbers = c10::ArrayRef<double>;
 using Results = c10::SmallVector<Tensor, 8>;          // likewise, undefined ones
 
-// Run a call. False where Python is to make it, or to say why it cannot be made.
+// Run a call. False where Python is to make it, or to say why it cannot be made. What is written has memory of
+// its own: reading leaves lazy clones as they are.
 inline bool run(const Prepared& prepared, const Operands& operands, Numbers numbers, Results& results) {
   std::optional<c10::DeviceGuard> elsewhere;
   if (!is_current(prepared.device))
     elsewhere.emplace(c10::Device(c10::kCUDA, (c10::DeviceIndex)prepared.device));
   c10::SmallVector<uint64_t, 32> pool;
   for (const Tensor* operand : operands)
-    if (operand) pool.push_back((uint64_t)operand->data_ptr());
+    if (operand) pool.push_back((uint64_t)operand->const_data_ptr());
   for (const Guard& guard : prepared.guards) {
     int64_t distance = (int64_t)(pool[guard.second] - pool[guard.first]);
     if (guard.least < distance && distance < guard.most && distance != guard.same) return false;
@@ -234,14 +232,13 @@ inline bool run(const Prepared& prepared, const Operands& operands, Numbers numb
   size_t count = 0;
   for (const Launch& launch : prepared.launches) {
     if (zeros && launch.clears) continue;
-    char arguments[MOST_ARGUMENTS];
-    size_t size = launch.arguments.size();
-    memcpy(arguments, launch.arguments.data(), size);
-    for (auto [offset, source, bytes] : launch.patches) memcpy(arguments + offset, &pool[source], bytes);
+    c10::SmallVector<char, 512> arguments(launch.arguments.begin(), launch.arguments.end());
+    size_t size = arguments.size();
+    for (auto [offset, source, bytes] : launch.patches) memcpy(&arguments[offset], &pool[source], bytes);
     auto [x, y, z] = launch.grid;
     auto [threads, rows, planes] = launch.block;
     Configuration configuration = {{x, y, z}, {threads, rows, planes}, launch.shared, stream, &early, launch.early};
-    void* extra[] = {(void*)BUFFER_POINTER, arguments, (void*)BUFFER_SIZE, &size, nullptr};
+    void* extra[] = {(void*)BUFFER_POINTER, arguments.data(), (void*)BUFFER_SIZE, &size, nullptr};
     if ((code = start(&configuration, (void*)launch.function, nullptr, extra))) break;
     count++;
   }
@@ -292,7 +289,7 @@ inline Key key_of(Wanted wanted, const Operands& operands) {
     c10::TensorImpl* tensor = operand->unsafeGetTensorImpl();
     auto sizes = tensor->sizes(), strides = tensor->strides();
     auto dtype = (int64_t)c10::typeMetaToScalarType(tensor->dtype());
-    auto alignment = (int64_t)((uintptr_t)operand->data_ptr() & 15);
+    auto alignment = (int64_t)((uintptr_t)operand->const_data_ptr() & 15);
     auto device = (int64_t)(tensor->is_cpu() ? 255 : (uint8_t)tensor->device().index());
     key.push_back(dtype << 32 | device << 24 | alignment << 16 | (int64_t)sizes.size());
     key.append(sizes.begin(), sizes.end());

@@ -39,6 +39,7 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
       recorded = true;
     }
     operands[i] = &tensor;
+    if (norm.is_updated[i] && is_plain(tensor)) tensor.mutable_data_ptr();  // no longer that of a lazy clone
   }
   recorded = recorded && c10::GradMode::is_enabled();
   if (recorded && !norm.backward) Py_RETURN_NONE;

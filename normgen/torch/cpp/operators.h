@@ -4,9 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include <chrono>
-#include <thread>
-
 #include "calls.h"
 #include "node.h"
 
@@ -113,15 +110,12 @@ struct KnownCallsKernel final : c10::OperatorKernel {
   }
 };
 
-// Let an operator's known calls run here. `record` is None where another level of autograd is there.
-//
-// The dispatcher's table has no lock for those that read it. Who calls an operator gives up Python's lock right
-// before it reads there, and this holds that lock: whoever had begun to read is done after the pause.
+// Let an operator's known calls run here. `record` is None where another level of autograd is there. For
+// operators that nobody can call yet: the dispatcher's table has no lock for those that read it.
 inline void register_known_calls(const std::string& name, const Operator& step, const py::object& compute,
                                  const py::object& record) {
   // What is registered lives as long as the process.
   static auto& registered = *new std::vector<c10::RegistrationHandleRAII>();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
   auto shared = std::make_shared<const Operator>(step);
   auto add = [&](DispatchKey key, bool records, const py::object& slow) {
     auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<KnownCallsKernel>(shared, records, slow));

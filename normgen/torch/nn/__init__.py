@@ -1,12 +1,12 @@
-"""Norms as modules: drop-ins for those of PyTorch, more that PyTorch lacks, and a module of any spec.
+"""Norms as modules: drop-ins for PyTorch's norms, modules that PyTorch does not have, and modules of specs.
 
     import normgen.torch as nt
 
     norm = nt.nn.RMSNorm(4096, device="cuda")
 
-A drop-in is a subclass of the module of PyTorch that it replaces, with another forward. What kernels do not
-take, float64 on a GPU and devices other than CPUs and CUDA's, takes PyTorch's forward, and so does whatever
-`torch.jit.trace` looks at.
+A drop-in is a subclass of the PyTorch module that it replaces, with another forward. PyTorch's forward still
+runs where kernels are not faster, as on a CPU, where they do not support the input, such as float64 on a GPU,
+and in `torch.jit.trace`.
 """
 
 from __future__ import annotations

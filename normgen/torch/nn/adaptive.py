@@ -15,16 +15,16 @@ from normgen.torch.nn.whole import Whole, are_tensors, instead
 class AdaLayerNorm(Whole, torch.nn.Module):
     """LayerNorm, then scale and shift of each sequence, in one kernel, as in DiT (arXiv:2212.09748).
 
-    The result is `layer_norm(x) * (1 + scale) + shift`. There are no parameters: scale and shift come from
-    the condition.
+    The result is `layer_norm(x) * (1 + scale) + shift`. The module has no parameters: scale and shift depend
+    on the condition.
 
     Args:
 
     - normalized_shape: the last dimensions, which are normalized.
     - eps: added to the variance.
 
-    Shape: x is (N, *, *normalized_shape), and so is the result, of the type of x. shift and scale are
-    (N, *normalized_shape), the same at all places of a sequence.
+    Shape: x is (N, *, *normalized_shape); the result has the shape and type of x. shift and scale are
+    (N, *normalized_shape), the same at all positions of a sequence.
     """
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-6) -> None:
@@ -41,7 +41,7 @@ class AdaLayerNorm(Whole, torch.nn.Module):
         for name, given in (("shift", shift), ("scale", scale)):
             if tuple(given.shape) != (*x.shape[:1], *shape):
                 raise RuntimeError(
-                    f"{name} must have the shape {[*x.shape[:1], *shape]} beside x of {list(x.shape)}, "
+                    f"{name} must have shape {[*x.shape[:1], *shape]} for x of shape {list(x.shape)}, "
                     f"but has {list(given.shape)}"
                 )
         return _modulated(flat(x, shape), flat(shift, shape), flat(scale, shape), self.eps).view(x.shape)

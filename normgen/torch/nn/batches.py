@@ -9,7 +9,7 @@ import torch
 
 from normgen.torch.function import NormFunction
 from normgen.torch.loading import function
-from normgen.torch.nn.precision import has_kernels
+from normgen.torch.nn.precision import STATISTICS, has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
 from normgen.torch.nn.statistics import with_statistics
 from normgen.torch.nn.whole import Whole, instead
@@ -34,10 +34,13 @@ class Forward(Whole):
         if not isinstance(input, torch.Tensor):
             return instead(self, input=input)
         self._check_input_dim(input)
-        # Without values there are no statistics.
-        if (self._is_alone() and not input.numel()) or not has_kernels(input):
+        if not self._has_kernels(input):
             return self._without_kernels(input)
         return normalized(self, self._norm, input)
+
+    def _has_kernels(self, input: torch.Tensor) -> bool:
+        """Whether kernels normalize an input. Without values there are no statistics."""
+        return bool(input.numel()) and has_kernels(input, STATISTICS)
 
 
 def normalized(
@@ -92,25 +95,25 @@ class BatchNorm1d(Forward, torch.nn.BatchNorm1d):
     """`torch.nn.BatchNorm1d` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
 
     Arguments, parameters, buffers and state dict are those of `torch.nn.BatchNorm1d`. In training, mean and
-    variance, the biased one, are those of the batch, and the running statistics follow them; in evaluation
-    the running statistics take their place where there are any. All is computed in float32, in float64 where
-    the input is float64.
+    biased variance are those of the batch, and the running statistics are updated; in evaluation, the module
+    normalizes by the running statistics if it has any. It computes in float32, or in float64 if the input is
+    float64.
 
-    Shape: the input is (N, num_features) or (N, num_features, L), and so is the result, of the input's type.
+    Shape: the input is (N, num_features) or (N, num_features, L); the result has its shape and type.
     """
 
 
 class BatchNorm2d(Forward, torch.nn.BatchNorm2d):
     """`torch.nn.BatchNorm2d` with normgen's kernels, as `BatchNorm1d`.
 
-    Shape: the input is (N, num_features, H, W), and so is the result, of the input's type.
+    Shape: the input is (N, num_features, H, W); the result has its shape and type.
     """
 
 
 class BatchNorm3d(Forward, torch.nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d` with normgen's kernels, as `BatchNorm1d`.
 
-    Shape: the input is (N, num_features, D, H, W), and so is the result, of the input's type.
+    Shape: the input is (N, num_features, D, H, W); the result has its shape and type.
     """
 
 

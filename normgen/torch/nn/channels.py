@@ -16,11 +16,11 @@ from normgen.torch.nn.whole import Whole, instead
 class GroupNorm(Whole, torch.nn.GroupNorm):
     """`torch.nn.GroupNorm` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
 
-    Arguments, parameters and state dict are those of `torch.nn.GroupNorm`. Mean and variance, the biased one,
-    are those of each group of channels in each sample. They are computed in float32, in float64 where the
-    input is float64.
+    Arguments, parameters and state dict are those of `torch.nn.GroupNorm`. Mean and biased variance are those
+    of each group of channels in each sample. The module computes in float32, or in float64 if the input is
+    float64.
 
-    Shape: the input is (N, num_channels, *), and so is the result, of the input's type.
+    Shape: the input is (N, num_channels, *); the result has its shape and type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -34,10 +34,10 @@ class GroupNorm(Whole, torch.nn.GroupNorm):
 class LocalResponseNorm(Whole, torch.nn.LocalResponseNorm):
     """`torch.nn.LocalResponseNorm` with normgen's kernels: x * (k + alpha * mean(x^2))^-beta.
 
-    Arguments are those of `torch.nn.LocalResponseNorm`. The mean runs over `size` neighbouring channels;
-    channels that are not there count as 0.
+    Arguments are those of `torch.nn.LocalResponseNorm`. The mean runs over `size` neighboring channels;
+    missing channels count as 0.
 
-    Shape: the input is (N, C, *) of three dimensions or more, and so is the result, of the input's type.
+    Shape: the input is (N, C, *) with at least three dimensions; the result has its shape and type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def grouped(spec: str, module: Any, input: torch.Tensor) -> torch.Tensor:
 
 
 def grouping(spec: str, module: Any, input: torch.Tensor) -> NormFunction:
-    """What normalizes an input by the groups of a `GroupNorm`. Refuses what PyTorch refuses."""
+    """A function that normalizes an input by the groups of a `GroupNorm`. Refuses what PyTorch refuses."""
     if input.dim() < 2:
         raise RuntimeError(f"expected at least 2 dimensions for input tensor but received {input.dim()}")
     check_channels(module.num_channels, 1, input)

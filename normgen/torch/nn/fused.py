@@ -1,4 +1,4 @@
-"""Norms with what stands before or behind them in one kernel: a residual add, a gate, SiLU."""
+"""Norms fused with the operation before or after them: a residual add, a gate, SiLU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AddRMSNorm(_Scaled):
     Args: those of `torch.nn.RMSNorm`.
 
     Shape: x and residual are (*, *normalized_shape). The result is a named tuple of h, the new residual
-    stream, of the type of residual, and y, of the type of x; both have the shape of x.
+    stream, with the type of residual, and y, with the type of x; both have the shape of x.
 
     >>> norm = nt.nn.AddRMSNorm(4096)
     >>> h, y = norm(x, h)
@@ -68,15 +68,15 @@ class AddRMSNorm(_Scaled):
 
 
 class GatedRMSNorm(_Scaled):
-    """RMSNorm with a SiLU gate in one kernel; Mamba-2 (arXiv:2405.21060) takes `norm_before_gate=False`.
+    """RMSNorm with a SiLU gate in one kernel; Mamba-2 (arXiv:2405.21060) uses `norm_before_gate=False`.
 
     Args: those of `torch.nn.RMSNorm`, and
 
     - norm_before_gate: whether the result is `rms_norm(x) * weight * silu(gate)`; if not, it is
       `rms_norm(x * silu(gate)) * weight`.
-    - group_size: how many elements of a row are normalized together; all of them if None.
+    - group_size: the number of elements of a row that are normalized together; all if None.
 
-    Shape: x and gate are (*, *normalized_shape), and so is the result, of the type of x.
+    Shape: x and gate are (*, *normalized_shape); the result has the shape and type of x.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class GatedRMSNorm(_Scaled):
         self.group_size = group_size
         length = prod(self.normalized_shape)
         if group_size is not None and (group_size < 1 or length % group_size):
-            raise ValueError(f"group_size must divide {length}, the elements of a row, but is {group_size}")
+            raise ValueError(f"group_size must divide the row length {length} but is {group_size}")
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         if not are_tensors(x, gate):
@@ -121,10 +121,10 @@ class GatedRMSNorm(_Scaled):
 class GroupNormSiLU(Whole, torch.nn.Module):
     """Group normalization and SiLU in one kernel, as in diffusion U-nets: silu(group_norm(input)).
 
-    Args: those of `torch.nn.GroupNorm`, whose parameters and state dict it has. It is no
-    `torch.nn.GroupNorm` all the same: what replaces these must not lose the SiLU.
+    Args: those of `torch.nn.GroupNorm`, whose parameters and state dict it has. It is not a subclass of
+    `torch.nn.GroupNorm`, because code that replaces those would lose the SiLU.
 
-    Shape: the input is (N, num_channels, *), and so is the result, of the input's type.
+    Shape: the input is (N, num_channels, *); the result has its shape and type.
     """
 
     def __init__(

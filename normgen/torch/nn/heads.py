@@ -17,12 +17,13 @@ class QKNorm(Whole, torch.nn.Module):
     Args:
 
     - head_dim: the elements of a head, which are normalized together.
-    - eps: added to the mean square; the machine epsilon of the type that it is computed in if None.
-    - elementwise_affine: whether there are `q_weight` and `k_weight`, of head_dim elements, at first 1.
+    - eps: added to the mean square. None is the machine epsilon of the type that it is computed in.
+    - elementwise_affine: whether there are `q_weight` and `k_weight`, of head_dim elements, initially 1.
     - device, dtype: of the parameters.
 
     Shape: q is (*, heads * head_dim) and k (*, key_heads * head_dim), or q (*, heads, head_dim) and
-    k (*, key_heads, head_dim). The result is a named tuple of qn and kn, of the shapes and types of q and k.
+    k (*, key_heads, head_dim). The result is a named tuple of qn and kn, with the shapes and types of q
+    and k.
 
     >>> norm = nt.nn.QKNorm(128)
     >>> q, k = norm(q, k)
@@ -66,8 +67,8 @@ class QKNorm(Whole, torch.nn.Module):
             return x.flatten(-2)
         if x.shape[-1] % self.head_dim:
             raise RuntimeError(
-                f"head_dim is {self.head_dim} and must divide the last dimension of q and k, "
-                f"but one of them is {list(x.shape)}"
+                f"head_dim={self.head_dim} must divide the last dimension of q and k, "
+                f"but one of them has shape {list(x.shape)}"
             )
         return x
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from normgen.torch.loading import function
-from normgen.torch.nn.precision import has_kernels
+from normgen.torch.nn.precision import STATISTICS, has_kernels
 from normgen.torch.nn.shapes import check_several
 from normgen.torch.nn.statistics import with_statistics
 from normgen.torch.nn.texts import INSTANCE_NORM
@@ -23,9 +23,10 @@ class _Apply(Whole):
         return super().forward(input)  # type: ignore[misc]
 
     def _apply_instance_norm(self: Any, input: torch.Tensor) -> torch.Tensor:
-        if not input.numel() or not has_kernels(input):  # without values there are no statistics
-            return super()._apply_instance_norm(input)  # type: ignore[misc]
         mean, var, numbers = self.running_mean, self.running_var, {"eps": self.eps}
+        kind = "" if mean is None else STATISTICS
+        if not input.numel() or not has_kernels(input, kind):  # without values there are no statistics
+            return super()._apply_instance_norm(input)  # type: ignore[misc]
         if not self.training and self.track_running_stats:
             norm = function("batchnorm", training=False)
         else:
@@ -41,18 +42,18 @@ class _Apply(Whole):
 class InstanceNorm1d(_Apply, torch.nn.InstanceNorm1d):
     """`torch.nn.InstanceNorm1d` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
 
-    Arguments, parameters, buffers and state dict are those of `torch.nn.InstanceNorm1d`. Mean and variance,
-    the biased one, are those of each channel of each sample; in evaluation the running statistics take their
-    place where these are tracked. All is computed in float32, in float64 where the input is float64.
+    Arguments, parameters, buffers and state dict are those of `torch.nn.InstanceNorm1d`. Mean and biased
+    variance are those of each channel of each sample; in evaluation, the module normalizes by the running
+    statistics if it tracks them. It computes in float32, or in float64 if the input is float64.
 
-    Shape: the input is (N, num_features, L) or (num_features, L), and so is the result, of the input's type.
+    Shape: the input is (N, num_features, L) or (num_features, L); the result has its shape and type.
     """
 
 
 class InstanceNorm2d(_Apply, torch.nn.InstanceNorm2d):
     """`torch.nn.InstanceNorm2d` with normgen's kernels, as `InstanceNorm1d`.
 
-    Shape: the input is (N, num_features, H, W) or (num_features, H, W), and so is the result, of the input's
+    Shape: the input is (N, num_features, H, W) or (num_features, H, W); the result has its shape and
     type.
     """
 
@@ -60,8 +61,8 @@ class InstanceNorm2d(_Apply, torch.nn.InstanceNorm2d):
 class InstanceNorm3d(_Apply, torch.nn.InstanceNorm3d):
     """`torch.nn.InstanceNorm3d` with normgen's kernels, as `InstanceNorm1d`.
 
-    Shape: the input is (N, num_features, D, H, W) or (num_features, D, H, W), and so is the result, of the
-    input's type.
+    Shape: the input is (N, num_features, D, H, W) or (num_features, D, H, W); the result has its shape
+    and type.
     """
 
 

@@ -14,10 +14,10 @@ class RMSNorm(Whole, torch.nn.RMSNorm):
     """`torch.nn.RMSNorm` with normgen's kernels: x * rsqrt(mean(x^2) + eps) * weight.
 
     Arguments, parameters and state dict are those of `torch.nn.RMSNorm`. The mean runs over the last
-    dimensions, those of `normalized_shape`. It is computed in float32, in float64 where x is float64;
+    dimensions, those of `normalized_shape`. The module computes in float32, or in float64 if x is float64;
     `eps=None` is the machine epsilon of that type.
 
-    Shape: x is (*, *normalized_shape), and so is the result, of the type of x.
+    Shape: x is (*, *normalized_shape); the result has the shape and type of x.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -37,11 +37,11 @@ class RMSNorm(Whole, torch.nn.RMSNorm):
 class LayerNorm(Whole, torch.nn.LayerNorm):
     """`torch.nn.LayerNorm` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
 
-    Arguments, parameters and state dict are those of `torch.nn.LayerNorm`. Mean and variance, the biased one,
-    run over the last dimensions, those of `normalized_shape`. They are computed in float32, in float64 where
+    Arguments, parameters and state dict are those of `torch.nn.LayerNorm`. Mean and biased variance run
+    over the last dimensions, those of `normalized_shape`. The module computes in float32, or in float64 if
     the input is float64.
 
-    Shape: the input is (*, *normalized_shape), and so is the result, of the input's type.
+    Shape: the input is (*, *normalized_shape); the result has its shape and type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 def check_normalized(shape: tuple[int, ...], x: torch.Tensor) -> None:
     """RuntimeError unless the last dimensions of `x` are `shape`, which has one or more."""
     if not shape:
-        raise RuntimeError("expected normalized_shape to have one dimension or more, but it is ()")
+        raise RuntimeError("expected normalized_shape to have at least one dimension, but got ()")
     if x.shape[-len(shape) :] != shape:
         wanted = ", ".join(map(str, ("*", *shape)))
         raise RuntimeError(

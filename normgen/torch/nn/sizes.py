@@ -28,7 +28,9 @@ def _check(program: Program, tensors: list[Tensor], sizes: Sizes, fixed: set[str
             raise ValueError(f"the length of {name} is fixed by {program.name}: leave it out of sizes")
         if name not in known:
             there = ", ".join(dict.fromkeys(dims_text((dim,)) for t in tensors for dim in t.dims)) or "none"
-            raise ValueError(f"{program.name} has no param or state along {name!r}: there is {there}")
+            raise ValueError(
+                f"{program.name} has no param or state along {name!r}; their dimensions: {there}"
+            )
 
 
 def _shape(program: Program, tensor: Tensor, sizes: Sizes) -> tuple[int, ...]:
@@ -41,7 +43,7 @@ def _shape(program: Program, tensor: Tensor, sizes: Sizes) -> tuple[int, ...]:
             example = (64,) if dim == (REST,) else 64
             raise ValueError(
                 f"{program.name} needs the length of {text} for {tensor.name}[{dims_text(tensor.dims)}]: "
-                f"give it as sizes={{{text!r}: {example}}}"
+                f"pass sizes={{{text!r}: {example}}}"
             )
         length = prod(known) if whole is None else whole
         shape += length if isinstance(length, tuple) else (length,)

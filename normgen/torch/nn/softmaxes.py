@@ -16,10 +16,10 @@ from normgen.torch.nn.whole import Whole, instead
 class Softmax(Whole, torch.nn.Softmax):
     """`torch.nn.Softmax` with normgen's kernels: exp(x) / sum(exp(x)) along `dim`.
 
-    Arguments are those of `torch.nn.Softmax`. A contiguous input is read as it is, whatever `dim` is. All is
-    computed in float32, in float64 where the input is float64.
+    Arguments are those of `torch.nn.Softmax`. A contiguous input is not copied for any `dim`. The module
+    computes in float32, or in float64 if the input is float64.
 
-    Shape: the input is (*), and so is the result, of the input's type.
+    Shape: the input is (*); the result has its shape and type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -33,10 +33,10 @@ class Softmax(Whole, torch.nn.Softmax):
 class LogSoftmax(Whole, torch.nn.LogSoftmax):
     """`torch.nn.LogSoftmax` with normgen's kernels: x - log(sum(exp(x))) along `dim`.
 
-    Arguments are those of `torch.nn.LogSoftmax`. A contiguous input is read as it is, whatever `dim` is. All
-    is computed in float32, in float64 where the input is float64.
+    Arguments are those of `torch.nn.LogSoftmax`. A contiguous input is not copied for any `dim`. The module
+    computes in float32, or in float64 if the input is float64.
 
-    Shape: the input is (*), and so is the result, of the input's type.
+    Shape: the input is (*); the result has its shape and type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,7 @@ class LogSoftmax(Whole, torch.nn.LogSoftmax):
 class Softmax2d(Whole, torch.nn.Softmax2d):
     """`torch.nn.Softmax2d` with normgen's kernels: softmax over the channels at every pixel.
 
-    Shape: the input is (N, C, H, W) or (C, H, W), and so is the result, of the input's type.
+    Shape: the input is (N, C, H, W) or (C, H, W); the result has its shape and type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -93,5 +93,5 @@ def _place(dim: int, x: torch.Tensor) -> int:
 
 def _implicit(x: torch.Tensor) -> int:
     """The dimension that PyTorch takes where none is said."""
-    warnings.warn("implicit dimension choice for softmax: say `dim`", stacklevel=4)
+    warnings.warn("implicit dimension choice for softmax is deprecated: pass dim", stacklevel=4)
     return 0 if x.dim() in (0, 1, 3) else 1

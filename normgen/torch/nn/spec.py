@@ -43,15 +43,14 @@ def from_spec(
     Args:
 
     - spec: a bundled name, a path, a spec's text, a generated module, a norm, or a function of `nt.load`.
-    - sizes: the lengths of the axes that params and states have, by name: `{"D": 4096}`. A dimension that the
-      spec splits goes as it is written there, `{"(G C)": 64}`, and `...` takes a tuple.
-    - omit: params and states to leave out. They are then None, and the spec's defaults take their place.
-    - init: what a param or state begins as, by name, where it is not the spec's default: a number, or a
+    - sizes: the lengths of the axes of params and states, by name: `{"D": 4096}`. Write a dimension that the
+      spec splits as the spec does, `{"(G C)": 64}`; `...` takes a tuple.
+    - omit: params and states to leave out. They are None, and the spec's defaults apply.
+    - init: initial values of params and states, by name, instead of the spec's defaults: a number, or a
       function that fills a tensor, such as those of `torch.nn.init`.
-    - device, dtype: of params. States are float32, or float64 where dtype is.
-    - attrs: the spec's attrs by name. Whole numbers and choices are fixed; the others are in `module.attrs`,
-      where they may be changed. A choice that is called `training` follows `module.training` unless it is
-      given.
+    - device, dtype: of params. States are float32, or float64 if dtype is.
+    - attrs: the spec's attrs by name. Integers and choices are fixed; the others are in `module.attrs`, where
+      you may change them. A choice named `training` follows `module.training` unless you set it.
 
     Raises what `normgen.load` raises, and ValueError for sizes and names that the spec does not have.
 
@@ -72,7 +71,8 @@ def from_spec(
 @dataclass(frozen=True)
 class Outline:
     """What a module has of its spec: its text and the attrs that are fixed, which its function is loaded by,
-    and the names of operands in order, of the inputs and of the states among them."""
+    and the names of operands in order, of the inputs and of the states among them. `moved`: the states that a
+    call in evaluation would update, and that stay as they are."""
 
     name: str
     text: str
@@ -81,6 +81,7 @@ class Outline:
     operands: tuple[str, ...]
     inputs: tuple[str, ...]
     states: tuple[str, ...]
+    moved: frozenset[str]
 
     @property
     def call(self) -> str:
@@ -101,7 +102,7 @@ class Outline:
         given = dict(zip(self.inputs, operands, strict=False))
         for name, tensor in named.items():
             if name not in self.inputs or name in given:
-                fault = "is given twice" if name in given else "is none of its inputs"
+                fault = "is given twice" if name in given else "is not one of its inputs"
                 raise TypeError(f"{self.call}: {name} {fault}")
             given[name] = tensor
         for name in self.inputs:
@@ -115,7 +116,8 @@ class SpecModule(Whole, torch.nn.Module):
 
     It has a Parameter for each param and a buffer for each state, by the spec's names. Called with the
     spec's inputs, by position in the order of the spec or by name, it returns the spec's output, or a named
-    tuple of several. `attrs` holds the attrs that may be changed, by name.
+    tuple of several. It updates states in training mode only. `attrs` holds the attrs that may be changed, by
+    name.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class SpecModule(Whole, torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Fill params and states with what they begin as."""
+        """Fill params and states with their initial values."""
         with torch.no_grad():
             for name, begin in self._begins.items():
                 tensor = getattr(self, name)
@@ -150,6 +152,11 @@ class SpecModule(Whole, torch.nn.Module):
         if not are_tensors(*given.values()):
             return instead(self, **given)
         states = [getattr(self, name) for name in outline.states]
+        if not self.training and outline.moved:
+            states = [
+                state.clone() if name in outline.moved and state is not None else state
+                for name, state in zip(outline.states, states, strict=True)
+            ]
         wide = widened(states)
         given.update(zip(outline.states, wide, strict=True))
         tensors = [given[name] if name in given else getattr(self, name) for name in outline.operands]
@@ -185,20 +192,23 @@ def _source(spec: Spec, attrs: dict[str, Any]) -> tuple[str | os.PathLike[str], 
 
 
 def _outline(definition: Definition, attrs: Mapping[str, Any]) -> Outline:
-    program = definition.program
+    program, text = definition.program, definition.source.text
     kinds = {attr.name: attr.kind for attr in program.attrs}
     by_role = {
         role: tuple(tensor.name for tensor in program.operands if tensor.role == role)
         for role in ("input", "state")
     }
+    follows = kinds.get(TRAINING) == "bool" and TRAINING not in attrs
+    evaluation = read_definition(text, {**attrs, TRAINING: False}).program if follows else program
     return Outline(
         program.name,
-        definition.source.text,
+        text,
         {name: value for name, value in attrs.items() if kinds[name] != "float"},
-        kinds.get(TRAINING) == "bool" and TRAINING not in attrs,
+        follows,
         tuple(tensor.name for tensor in program.operands),
         by_role["input"],
         by_role["state"],
+        frozenset(update.state for update in evaluation.updates),
     )
 
 
@@ -208,7 +218,7 @@ def _numbers(program: Program) -> dict[str, float]:
     for name, value in found.items():
         if value is None:
             raise ValueError(
-                f"attr {name} of {program.name} has no default: give it, {name}=0.5 for instance"
+                f"attr {name} of {program.name} has no default: pass it, for instance {name}=0.5"
             )
     return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -217,14 +227,14 @@ def _check_names(norm: str, owned: list[Tensor], names: tuple[str, ...]) -> None
     known = [tensor.name for tensor in owned]
     for name in names:
         if name not in known:
-            raise ValueError(f"{norm} has no param or state {name!r}: there is {', '.join(known) or 'none'}")
+            raise ValueError(f"{norm} has no param or state {name!r}; it has {', '.join(known) or 'none'}")
 
 
 def _begin(norm: str, tensor: Tensor, init: Mapping[str, Begin]) -> Begin:
     begin = init.get(tensor.name, None if tensor.default is None else float(tensor.default))
     if begin is None:
         raise ValueError(
-            f"{tensor.name} of {norm} has no default: say what it begins as, for instance "
+            f"{tensor.name} of {norm} has no default: pass its initial value, for instance "
             f"init={{{tensor.name!r}: 0.5}}"
         )
     return begin

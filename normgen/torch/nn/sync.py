@@ -9,21 +9,22 @@ import torch.distributed as dist
 
 from normgen.torch.function import NormFunction
 from normgen.torch.nn.batches import Forward
+from normgen.torch.nn.precision import takes
 from normgen.torch.private import constant
 from normgen.torch.ranks.loading import spread_over
 
 
 class SyncBatchNorm(Forward, torch.nn.modules.batchnorm._BatchNorm):
-    """`torch.nn.SyncBatchNorm` with normgen's kernels: batch normalization whose statistics, in training, are
-    those of the batches of all processes of `process_group` together.
+    """`torch.nn.SyncBatchNorm` with normgen's kernels: batch normalization whose training statistics are
+    those of the whole batch, over all processes of `process_group`.
 
-    Arguments, parameters, buffers and state dict are those of `torch.nn.SyncBatchNorm`; computed as in
-    `BatchNorm1d`. Batches may be of different sizes, or empty, and tensors may be on the CPU. The gradients
-    of weight and bias are those of the batch of each process: `DistributedDataParallel` averages them. In
-    evaluation, and where there is one process, nothing is exchanged. It is no subclass of
-    `torch.nn.SyncBatchNorm`, which `DistributedDataParallel` refuses on the CPU.
+    Arguments, parameters, buffers and state dict are those of `torch.nn.SyncBatchNorm`; the module computes
+    as `BatchNorm1d` does. Batches may differ in size or be empty, and tensors may be on the CPU. Each process
+    has the gradients of weight and bias of its own batch: `DistributedDataParallel` averages them. In
+    evaluation, and with one process, nothing is exchanged. This is not a subclass of
+    `torch.nn.SyncBatchNorm`, because `DistributedDataParallel` does not support that class on the CPU.
 
-    Shape: the input is (N, num_features, ...), and so is the result, of the input's type.
+    Shape: the input is (N, num_features, ...); the result has its shape and type.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class SyncBatchNorm(Forward, torch.nn.modules.batchnorm._BatchNorm):
         dtype: Any = None,
         **options: Any,
     ) -> None:
-        """`options`: those that the release of PyTorch has besides, such as `bias`."""
+        """`options`: further options of this release of PyTorch, such as `bias`."""
         super().__init__(
             num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype, **options
         )
@@ -51,7 +52,13 @@ class SyncBatchNorm(Forward, torch.nn.modules.batchnorm._BatchNorm):
         torch.nn.SyncBatchNorm._check_non_zero_input_channels(self, input)
 
     def _without_kernels(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.nn.SyncBatchNorm.forward(self, input)
+        # PyTorch's SyncBatchNorm does not support CPU tensors, even from one process.
+        own = torch.nn.modules.batchnorm._BatchNorm if self._is_alone() else torch.nn.SyncBatchNorm
+        return own.forward(self, input)
+
+    def _has_kernels(self, input: torch.Tensor) -> bool:
+        # PyTorch's own takes no CPU tensors from several processes.
+        return super()._has_kernels(input) if self._is_alone() else takes(input)
 
     def _norm(self, training: bool) -> NormFunction:
         if self._is_alone():
@@ -63,7 +70,7 @@ class SyncBatchNorm(Forward, torch.nn.modules.batchnorm._BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: torch.nn.Module, process_group: Any = None) -> torch.nn.Module:
-        """A model with a `SyncBatchNorm` in place of every batch norm of PyTorch or normgen, which has its
+        """Replace every batch norm of PyTorch or normgen in a model by a `SyncBatchNorm` with the same
         parameters, buffers and mode. `process_group`: all processes by default."""
         made = module
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):

@@ -13,8 +13,8 @@ class Whole:
     def __prepare_scriptable__(self) -> Any:
         """RuntimeError: `torch.jit.script` asks for what it may compile the source of."""
         raise RuntimeError(
-            f"{type(self).__name__} is a module of normgen, and TorchScript knows nothing of kernels: "
-            f"script a model with PyTorch's own modules, or use torch.jit.trace or torch.export"
+            f"TorchScript does not support {type(self).__name__}, a module of normgen: script PyTorch's own "
+            f"modules, or use torch.jit.trace or torch.export"
         )
 
 
@@ -34,5 +34,7 @@ def instead(module: Any, **given: Any) -> Any:
     tracer = proxies[0].tracer
     path = tracer.path_of_module(module)
     if not path:
-        raise TypeError(f"{name} is one node where torch.fx traces a module that has it: trace that")
+        raise TypeError(
+            f"torch.fx cannot trace {name} itself, only a module that contains it: trace that module"
+        )
     return tracer.create_proxy("call_module", path, tuple(given.values()), {})

@@ -4,16 +4,17 @@
 that the module is given:
 
 - `drop_in`: a module of PyTorch, or a subclass that keeps its methods, gets those of its namesake in `nn/`.
-- `lookalike`: a module that computes what a bundled spec does gets the forward of that. `lookalikes.py` tries
-  the specs, `probes.py` runs both on the same numbers, `constants.py` finds an eps that is no attribute.
+- `lookalike`: a module that computes what a bundled spec does gets the forward of that. `selection.py` says
+  which modules may, `effects.py` and `watching.py` which of these are not run, `lookalikes.py` tries the
+  specs, and `probes.py` runs both on the same numbers.
 - `within`: the methods of a subclass that call `super()` find those of the drop-in there.
 - `redirecting`: a forward that calls norms of `torch.nn.functional` calls those of `functional.py` instead.
-  `rewriting.py` writes it anew from its source.
+  `rewriting.py` rewrites its source.
 
-With `fuse`, two more change the blocks that norms are in. `fusing.py` joins residual adds and the RMSNorms
-behind them. `joining.py` joins batch and group norms and the activations behind them: `joints.py` finds both
-in the source of a block (`sources.py` and `syntax.py` read it), `activations.py` and `joined.py` have the
-specs, and `holding.py` is what the block calls.
+With `fuse`, two more functions change the blocks that contain norms. `fusing.py` joins a residual add with
+the RMSNorm or LayerNorm after it; `rewriting.py` finds both. `joining.py` joins a batch or group norm with
+the activation after it: `joints.py` finds both in the source of a block (`sources.py` and `syntax.py` read
+it), `activations.py` and `joined.py` have the specs, and the block calls `holding.py`.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class Patched:
     def __prepare_scriptable__(self) -> Any:
         """RuntimeError: `torch.jit.script` asks for what it may compile the source of."""
         raise RuntimeError(
-            f"{type(self).__name__} is patched by normgen, and TorchScript knows nothing of kernels: script "
-            f"the model after nt.unpatch, or use torch.jit.trace or torch.export"
+            f"TorchScript does not support {type(self).__name__}, which normgen has patched: call nt.unpatch "
+            "first, or use torch.jit.trace or torch.export"
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -69,6 +69,11 @@ def _metaclass(kind: Any) -> Any:
     return type(kind)(f"Patched{kind.__name__}", (kind,), {"__repr__": shown})
 
 
+def become(module: Module, cls: type[Module]) -> None:
+    """Change the class of a module, whatever it does where its attributes are set."""
+    object.__setattr__(module, "__class__", cls)
+
+
 def blank(make: Callable[..., type], *arguments: Any) -> Any:
     """An instance without its state: what pickles and copies begin with."""
     cls: Any = make(*arguments)
@@ -85,12 +90,12 @@ def restore(modules: list[tuple[str, Module]]) -> tuple[str, ...]:
         elif isinstance(module, Patched):
             raise RuntimeError(
                 f"{name or 'the model'} became a {type(module).__name__} after it was patched: "
-                f"call unpatch before what wraps or parametrizes modules"
+                f"call unpatch before you wrap or parametrize modules"
             )
     for _, module in found:
         cls: type[Any] = type(module)
         _rebind(module, cls)
-        module.__class__ = cls.replaced
+        become(module, cls.replaced)
     return tuple(name for name, _ in found)
 
 

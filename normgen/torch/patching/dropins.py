@@ -18,6 +18,7 @@ from normgen.torch.patching.functional import INSTEAD
 from normgen.torch.patching.lookalikes import Likeness
 from normgen.torch.patching.probes import function_of
 from normgen.torch.patching.rewriting import functions_called, redirected
+from normgen.torch.patching.watching import is_as_watched
 
 # Modules of PyTorch that have a drop-in of the same name, and the spec of each.
 SPECS = {
@@ -64,6 +65,7 @@ def redirecting(original: type[Module]) -> type[Module]:
     return make_class(original, (original,), (redirecting, original), members)
 
 
+@cache
 def redirected_to(original: type[Module]) -> tuple[str, ...]:
     """The specs of the norms of `torch.nn.functional` that the forward of a class calls."""
     return tuple(INSTEAD[each][1] for each in functions_called(original, INSTEAD))
@@ -120,7 +122,7 @@ class Lookalike(Module):  # type: ignore[misc]
         operands = operands_of(self, how, given[0]) if len(given) == 1 and not named else None
         if operands is None:
             return super().forward(*given, **named)
-        return compute(self.norm, *operands, **eps_of(self, how))
+        return compute(self.norm, *operands, eps=how.eps)
 
 
 def operands_of(module: Module, how: Likeness, x: Any) -> tuple[torch.Tensor | None, ...] | None:
@@ -128,7 +130,12 @@ def operands_of(module: Module, how: Likeness, x: Any) -> tuple[torch.Tensor | N
     does not compute what the spec does."""
     if not isinstance(x, torch.Tensor) or x.dim() not in how.ranks or not has_kernels(x):
         return None
+    if not is_as_watched(module, how.watched):
+        return None
     own = [getattr(module, name) for name in how.attributes if name]
+    size = x.shape[how.form.channels]
+    if not all(isinstance(each, torch.Tensor) and each.shape == (size,) for each in own):
+        return None
     if how.widened:
         x, *own = full(x, *own)
     dtypes = {None if each is None else each.dtype for each in own} or {x.dtype}
@@ -138,15 +145,10 @@ def operands_of(module: Module, how: Likeness, x: Any) -> tuple[torch.Tensor | N
     return (x, *(next(given) if name else None for name in how.attributes))
 
 
-def eps_of(module: Module, how: Likeness) -> dict[str, float]:
-    """The attrs of a call."""
-    return {"eps": getattr(module, how.eps) if isinstance(how.eps, str) else how.eps}
-
-
 def compute(norm: NormFunction, *operands: Any, **named: Any) -> Any:
     """The results of a norm with the element types that are given, under autocast too."""
     kind = operands[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return norm(*operands, **named)
     with torch.autocast(kind, enabled=False):
         return norm(*operands, **named)

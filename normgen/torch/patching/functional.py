@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from normgen.torch.loading import function
-from normgen.torch.nn.precision import has_kernels, kernel_eps
+from normgen.torch.nn.precision import STATISTICS, has_kernels, kernel_eps
 from normgen.torch.nn.shapes import flat
 from normgen.torch.nn.statistics import with_statistics
 
@@ -29,7 +29,7 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> Any:
     states = running_mean, running_var
-    if not _has_kernels(input) or not _is_sound(input, states, training, eps):
+    if not _has_kernels(input, STATISTICS) or not _is_sound(input, states, training, eps):
         return functional.batch_norm(input, *states, weight, bias, training, momentum, eps)
     norm = function("batchnorm", training=bool(training))
     return with_statistics(norm, (input, weight, bias), states, momentum=float(momentum), eps=eps)
@@ -71,9 +71,9 @@ def rms_norm(
     return y.view(input.shape)
 
 
-def _has_kernels(input: Any) -> bool:
+def _has_kernels(input: Any, kind: str = "") -> bool:
     """Whether kernels take it. What is no tensor, such as the proxies of `torch.fx`, PyTorch knows."""
-    return isinstance(input, Tensor) and has_kernels(input)
+    return isinstance(input, Tensor) and has_kernels(input, kind)
 
 
 def _is_sound(input: Tensor, states: Sequence[Tensor | None], training: bool, eps: float) -> bool:

@@ -1,98 +1,165 @@
 """Blocks that add a residual and then normalize the sum: both in one kernel.
 
-A block is known by the source of its forward. Where that has these statements, with whatever names,
-
-    hidden_states = residual + hidden_states
-    residual = hidden_states
-    hidden_states = self.post_attention_layernorm(hidden_states)
-
-they become one call, and the rest of the forward stays as it is written.
+A block is known by the source of its forward, in which `rewriting.py` finds sums and norms of them. Whether
+the two are one call is asked each time, so that hooks, other element types and modules that were put back
+have what they had.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import Module
 
-from normgen.torch.function import NormFunction
-from normgen.torch.loading import load
+from normgen.torch.autocast import full, widened
+from normgen.torch.loading import function, load
+from normgen.torch.nn.precision import has_kernels, kernel_eps
+from normgen.torch.nn.shapes import flat
+from normgen.torch.patching import rewriting
 from normgen.torch.patching.classes import Patched, make_class
-from normgen.torch.patching.dropins import Lookalike, compute, eps_of, operands_of
-from normgen.torch.patching.rewriting import norms_after_sums, rewritten
-from normgen.torch.private import has_hooks
+from normgen.torch.patching.dropins import Lookalike, compute, operands_of
+from normgen.torch.patching.holding import fits, is_watched
+from normgen.torch.patching.report import Left
+from normgen.torch.patching.sources import FORWARD
+from normgen.torch.private import constant
+
+# Norms of rows, which a sum may come before, and the modules of PyTorch among them.
+ROWS = (
+    "rmsnorm",
+    "rmsnorm_llama",
+    "rmsnorm_zero_centred",
+    "rmsnorm_eps_outside",
+    "layernorm",
+    "layernorm_zero_centred",
+)
+_MODULES = ((torch.nn.RMSNorm, "rmsnorm"), (torch.nn.LayerNorm, "layernorm"))
 
 # The sum is rounded to its type before it is normalized, as it is where it stands alone.
-_ADDED = """norm {name} "Residual add, then {what} of the sum as it is stored; the sum is an output too."
-
-attr   eps = 1e-6              "added to the mean square"
-
-input  x[..., D]
-input  residual[..., D]        "the residual stream"
-param  w[D] = {default}                "gain"
-
-save output h[..., D] = x + residual   "the new residual stream"
-let    r = cast(h, h)
-save   rstd[...] = rsqrt(mean[D](r^2) + eps)
-output y[..., D] = {y}
+_SUM = """input  left[..., D]
+input  right[..., D]
+save output h[..., D] = left + right
+let    x = cast(h, h)
 """
 
-# By the spec of the norm alone: the same behind a sum.
-ADDED = {
-    "rmsnorm": _ADDED.format(name="added_rmsnorm", what="RMSNorm", default=1, y="r * rstd * w"),
-    "rmsnorm_llama": _ADDED.format(
-        name="added_rmsnorm_llama", what="Llama's RMSNorm", default=1, y="cast(r * rstd, h) * w"
-    ),
-    "rmsnorm_zero_centred": _ADDED.format(
-        name="added_rmsnorm_zero_centred", what="Gemma's RMSNorm", default=0, y="r * rstd * (1 + w)"
-    ),
-}
 
-
-class Fused:
-    """What a block with a sum and a norm in one call has beside its forward."""
-
-    _normgen_spec: ClassVar[str]  # of the norm alone
-    _normgen_added: ClassVar[NormFunction]
-
-    def _normgen_add_norm(
-        self, norm: Any, x: torch.Tensor, residual: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum and the norm of the sum: in one kernel, unless the norm was put back, hooks wait for its
-        own call, or element types and shapes differ."""
-        how = norm.likeness if isinstance(norm, Lookalike) else None
-        alike = x.dtype is residual.dtype and x.shape == residual.shape and x.device == residual.device
-        fits = how is not None and how.spec == self._normgen_spec and alike and not has_hooks(norm)
-        operands = operands_of(norm, how, x) if how is not None and fits else None
-        if how is None or operands is None:
-            h = residual + x
-            return h, norm(h)
-        x, *w = operands
-        made = compute(self._normgen_added, x, residual, *w, **eps_of(norm, how))
-        return made.h, made.y
-
-
-def fusible(block: Module) -> str:
-    """The attribute of a block with the norm that follows a residual add; "" where there is none, or that
-    norm was not replaced by one that can be fused."""
-    cls: Any = type(block)
-    if isinstance(block, Patched) or "forward" in vars(block):
-        return ""
-    for name in norms_after_sums(cls):
-        norm = getattr(block, name, None)
-        if isinstance(norm, Patched) and isinstance(norm, Lookalike) and norm.likeness.spec in ADDED:
-            return name
-    return ""
+@constant
+def added(spec: str) -> str:
+    """The spec of a sum and a norm of rows: that of the norm, whose input is the sum."""
+    return _added(spec)
 
 
 @cache
-def fused(original: type[Module], norm: str, spec: str) -> type[Module]:
-    """A class of blocks whose residual add and norm are one call. `norm`: its attribute; `spec`: its own."""
-    members = {
-        "forward": rewritten(original, norm),
-        "_normgen_spec": spec,
-        "_normgen_added": load(ADDED[spec]),
+def _added(spec: str) -> str:
+    text: str = load(spec).norm.package.spec
+    text = text.replace(f"norm {spec} ", f"norm added_{spec} ", 1)
+    return text.replace("input  x[..., D]\n", _SUM, 1).replace(", x)", ", h)")
+
+
+def add_norm(left: Any, right: Any, norm: Any) -> tuple[Any, list[Any]]:
+    """A sum and, in a list, the norm of it."""
+    taken = isinstance(left, torch.Tensor) and has_kernels(left) and fits(left, right)
+    row = _row(norm, left) if taken else None
+    if row is None or is_watched(norm):
+        h = left + right
+        return h, [norm(h)]
+    terms = [flat(each, row.shape) for each in (left, right)]
+    h, y = compute(function(added(row.spec)), *terms, *row.own, eps=row.eps)
+    return (h, [y]) if len(row.shape) == 1 else (h.view(left.shape), [y.view(left.shape)])
+
+
+def norm_of_sum(left: Any, right: Any, norm: Any) -> Any:
+    """The norm of a sum."""
+    return add_norm(left, right, norm)[1].pop()
+
+
+class _Row(NamedTuple):
+    """How a module normalizes an input: by which spec, over which last dimensions, with what beside it."""
+
+    spec: str
+    shape: tuple[int, ...]
+    own: tuple[torch.Tensor | None, ...]
+    eps: float
+
+
+def _row(norm: Any, x: torch.Tensor) -> _Row | None:
+    """None where a module does something else with an input, or casts it first."""
+    spec = spec_of(norm)
+    if spec not in ROWS:
+        return None
+    if isinstance(norm, Lookalike):
+        operands = operands_of(norm, norm.likeness, x)
+        same = operands is not None and operands[0] is x
+        return _Row(spec, x.shape[-1:], operands[1:], norm.likeness.eps) if operands and same else None
+    shape = norm.normalized_shape
+    if not shape or 0 in shape or x.shape[-len(shape) :] != shape or (widened(spec) and full(x)[0] is not x):
+        return None
+    own = (norm.weight, norm.bias) if spec == "layernorm" else (norm.weight,)
+    return _Row(spec, shape, tuple([flat(each, shape) for each in own]), kernel_eps(norm.eps, x))
+
+
+def spec_of(norm: Any) -> str:
+    """The spec that a module was replaced by; "" where it was not, or keeps a forward of its own."""
+    if isinstance(norm, Lookalike):
+        return norm.likeness.spec
+    is_drop_in = isinstance(norm, Patched) and norm.is_drop_in
+    return next((spec for cls, spec in _MODULES if is_drop_in and isinstance(norm, cls)), "")
+
+
+def fusible(block: Module) -> tuple[str, ...]:
+    """The attributes of a block with norms that can be computed with the sum before them."""
+    cls: Any = type(block)
+    if isinstance(block, Patched) or FORWARD in vars(block):
+        return ()
+    names = dict.fromkeys(name for name, fault in rewriting.sums(cls) if not fault)
+    return tuple(name for name in names if spec_of(getattr(block, name, None)) in ROWS)
+
+
+def shown(block: Module, norms: tuple[str, ...]) -> str:
+    """What norms of a block are, each spec with their names."""
+    specs = {name: spec_of(getattr(block, name)) for name in norms}
+    groups = {spec: ", ".join(name for name in norms if specs[name] == spec) for spec in specs.values()}
+    return "; ".join(f"sum and {spec} ({names})" for spec, names in groups.items())
+
+
+def unfused(model: Module, left: Container[Module]) -> tuple[Left, ...]:
+    """The norms of a model that follow a sum and stay apart from it, each with the reason. `left`: norms that
+    were not replaced."""
+    found: list[Left] = []
+    for name, block in model.named_modules():
+        try:
+            reasons = () if isinstance(block, Patched) else tuple(_reasons(block, left))
+        except Exception:  # what a class is made of may raise whatever it likes
+            continue
+        found += [Left(name, type(block).__name__, f"{norm}: {reason}") for norm, reason in reasons]
+    return tuple(found)
+
+
+def _reasons(block: Module, left: Container[Module]) -> Iterator[tuple[str, str]]:
+    cls: Any = type(block)
+    if FORWARD in vars(block) or not rewriting.is_readable(cls):
+        for name, norm in block.named_children():
+            if spec_of(norm) in ROWS:
+                yield name, rewriting.UNREADABLE
+        return
+    for name, fault in rewriting.sums(cls):
+        norm = block._modules.get(name)
+        if norm in left:
+            yield name, "it is left unchanged"
+        elif isinstance(norm, Patched) and spec_of(norm) not in ROWS:
+            yield name, "no kernel adds before such a norm"
+        elif isinstance(norm, Patched) and fault:
+            yield name, fault
+
+
+@cache
+def fused(original: type[Module], norms: tuple[str, ...]) -> type[Module]:
+    """A class of blocks whose norms of these names are computed with the sum before."""
+    named: dict[str, Callable[..., Any]] = {
+        rewriting.ADD_NORM: add_norm,
+        rewriting.NORM_OF_SUM: norm_of_sum,
     }
-    return make_class(original, (Fused, original), (fused, original, norm, spec), members)
+    members = rewriting.with_sums(original, norms, named)
+    return make_class(original, (original,), (fused, original, norms), members)

@@ -17,7 +17,7 @@ from normgen.torch.autocast import full
 from normgen.torch.loading import function
 from normgen.torch.nn.batches import normalized
 from normgen.torch.nn.channels import grouping
-from normgen.torch.nn.precision import has_kernels
+from normgen.torch.nn.precision import JOINED, has_kernels
 from normgen.torch.patching.activations import Follower, follower
 from normgen.torch.patching.classes import Patched
 from normgen.torch.patching.joined import BATCH, GROUP, joined_spec
@@ -48,19 +48,19 @@ def hold(norm: Any, activation: Any, source: Any, x: Any) -> Any:
 def add(left: Any, right: Any) -> Any:
     """A sum, held if one of its terms is."""
     if isinstance(right, Held):
-        if isinstance(left, Held) or not _fits(right.x, left):
+        if isinstance(left, Held) or not fits(right.x, left):
             right = right.norm(right.x)
         else:
             return Held(right.norm, right.x, left)
     if isinstance(left, Held):
-        return Held(left.norm, left.x, right) if _fits(left.x, right) else left.norm(left.x) + right
+        return Held(left.norm, left.x, right) if fits(left.x, right) else left.norm(left.x) + right
     return left + right
 
 
 def add_to(total: Any, other: Any) -> Any:
     """`total += other`, held if the total is."""
     if isinstance(total, Held):
-        if _fits(total.x, other):
+        if fits(total.x, other):
             return Held(total.norm, total.x, other, operator.iadd)
         total = total.norm(total.x)
     total += other
@@ -109,10 +109,10 @@ def _joins(norm: Any, activation: Any, x: Any) -> bool:
     return (
         is_joinable(norm)
         and follower(activation) is not None
-        and not _is_watched(norm)
-        and not (isinstance(activation, Module) and _is_watched(activation))
+        and not is_watched(norm)
+        and not (isinstance(activation, Module) and is_watched(activation))
         and isinstance(x, torch.Tensor)
-        and has_kernels(x)
+        and has_kernels(x, JOINED)
         and bool(x.numel())
     )
 
@@ -122,13 +122,13 @@ def is_joinable(norm: Any) -> bool:
     return isinstance(norm, (*_BATCHES, torch.nn.GroupNorm)) and isinstance(norm, Patched) and norm.is_drop_in
 
 
-def _is_watched(module: Module) -> bool:
+def is_watched(module: Module) -> bool:
     """Whether something sees the calls of a module, or makes them."""
     return "forward" in module.__dict__ or has_hooks(module)
 
 
-def _fits(x: torch.Tensor, residual: Any) -> bool:
-    """Whether a kernel can add it to a norm of `x`."""
+def fits(x: torch.Tensor, residual: Any) -> bool:
+    """Whether a kernel can add it to `x`, or to a norm of `x`."""
     return (
         isinstance(residual, torch.Tensor)
         and residual.dtype is x.dtype

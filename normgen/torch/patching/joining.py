@@ -7,9 +7,8 @@ as neighbours in a Sequential. `holding.py` has what is called instead.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
-from inspect import isfunction
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from normgen.torch.patching import holding, joints
 from normgen.torch.patching.activations import follower
 from normgen.torch.patching.classes import Patched, make_class
 from normgen.torch.patching.joints import Joint
-from normgen.torch.patching.sources import FORWARD, compiled, definition_of, scope_of
+from normgen.torch.patching.sources import FORWARD, compiled, definition_of, methods_of, scope_of
 
 Pairs = tuple[tuple[str, str], ...]  # names of norms and of their activations
 
@@ -52,7 +51,7 @@ def joining(original: type[Module], pairs: Pairs, rounded: bool) -> type[Module]
         members = {FORWARD: _forward({name for name, _ in pairs}, join)}
     else:
         members = {}
-        for method in _methods(original):
+        for method in methods_of(original):
             made = _rewritten(original, method, pairs, join)
             members |= {} if made is None else {method: made}
     return make_class(original, (original,), (joining, original, pairs, rounded), members)
@@ -128,27 +127,10 @@ def _is_held(block: Module, producer: joints.Producer) -> bool:
 
 @cache
 def _joints(cls: type[Module]) -> tuple[Joint, ...]:
-    return tuple(joint for method in _methods(cls) for joint in _read(cls, method)[1])
+    return tuple(joint for method in methods_of(cls) for joint in _read(cls, method)[1])
 
 
 def _read(cls: type[Module], method: str) -> tuple[ast.FunctionDef | None, list[Joint]]:
     """The syntax of a method, and the joints in it."""
     definition = definition_of(cls, method)
     return definition, [] if definition is None else joints.joints(definition, scope_of(cls, method))
-
-
-def _methods(cls: type[Module]) -> tuple[str, ...]:
-    """The forward of a class, and methods of its own that are called from there."""
-    found = [FORWARD]
-    for method in found:
-        definition = definition_of(cls, method)
-        for node in () if definition is None else ast.walk(definition):
-            match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
-                    found += [name] if name not in found and _is_method(cls, name) else []
-    return tuple(found)
-
-
-def _is_method(cls: type[Module], name: str) -> bool:
-    home: Mapping[str, Any] = next((vars(base) for base in cls.__mro__ if name in vars(base)), {})
-    return isfunction(home.get(name)) and not hasattr(Module, name)

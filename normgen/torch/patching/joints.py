@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normgen.torch.patching.activations import follower
-from normgen.torch.patching.sources import resolved
+from normgen.torch.patching.sources import first_argument, resolved
 from normgen.torch.patching.syntax import (
     Body,
     attribute_called,
@@ -85,7 +85,7 @@ class Joint:
     """A call of an activation with the norms whose result it may be given."""
 
     call: ast.Call
-    activation: str  # an attribute of self, or a function as it is written
+    activation: str  # an attribute of the module, or a function as it is written
     function: str  # which activation the function is; "" for an attribute
     producers: tuple[Producer, ...]
     sum: Sum | None
@@ -103,14 +103,20 @@ def join(joint: Joint, norms: set[str]) -> None:
     """Change the syntax of a joint, so that these norms and their activation become one call."""
     chosen = [each for each in joint.producers if each.norm in norms]
     for producer in chosen:
-        source = attribute_node(producer.source) if producer.source else ast.Constant(None)
         call = producer.call
+        source = _beside(call.func, producer.source) if producer.source else ast.Constant(None)
         call.args = [call.func, copied(joint.call.func), source, *call.args]
         call.func = name_node(HOLD)
     if joint.sum is not None:
         _join_sum(joint.sum)
     joint.call.args = [joint.call.func, *joint.call.args]
     joint.call.func = name_node(JOIN)
+
+
+def _beside(attribute: ast.expr, name: str) -> ast.Attribute:
+    """Another attribute of the same module."""
+    assert isinstance(attribute, ast.Attribute) and isinstance(attribute.value, ast.Name)
+    return attribute_node(attribute.value.id, name)
 
 
 def _join_sum(found: Sum) -> None:
@@ -134,6 +140,7 @@ class _Reader:
     def __init__(self, definition: ast.FunctionDef, scope: Mapping[str, Any]) -> None:
         self.definition = definition
         self.scope = scope
+        self.own = first_argument(definition)
         self.captured = captured_names(definition)
 
     def joints(self, body: Body, loop: bool) -> Iterator[Joint]:
@@ -146,9 +153,9 @@ class _Reader:
                         yield from self._later(node, name, body, k, loop)
 
     def _activation(self, call: ast.Call) -> tuple[str, str] | None:
-        """What may be an activation: an attribute of self, called on one value, or a function that is one
-        with the arguments that it has; with which it is, as far as that is known."""
-        if name := attribute_called(call):
+        """What may be an activation: an attribute of the module, called on one value, or a function that is
+        one with the arguments that it has; with which it is, as far as that is known."""
+        if name := attribute_called(call, self.own):
             return name, ""
         function = resolved(call.func, self.scope)
         if function is None or not call.args or any(isinstance(each, ast.Starred) for each in call.args):
@@ -164,11 +171,11 @@ class _Reader:
     def _nested(self, call: ast.Call, activation: tuple[str, str]) -> Iterator[Joint]:
         """`act(self.norm(x))`, `act(self.norm(x) + residual)`, `act(residual + self.norm(x))`."""
         value = call.args[0]
-        if (norm := own_call(value)) is not None:
+        if (norm := own_call(value, self.own)) is not None:
             yield Joint(call, *activation, (Producer(norm.call, norm.attribute, ""),), None)
         for term in terms(value):
-            norm = own_call(term.value)
-            source = attribute_called(norm.value) if norm is not None and term.after else ""
+            norm = own_call(term.value, self.own)
+            source = attribute_called(norm.value, self.own) if norm is not None and term.after else ""
             if norm is not None and (source or not term.after):
                 producer = Producer(norm.call, norm.attribute, source)
                 yield Joint(call, *activation, (producer,), Sum(term.sum, call))
@@ -216,8 +223,8 @@ class _Reader:
         for k in range(end - 1, -1, -1):
             statement = body[k]
             if target_of(statement) == name:
-                norm = own_call(value_of(statement))
-                source = giver(body, k, norm.value, name) if norm is not None and between else ""
+                norm = own_call(value_of(statement), self.own)
+                source = giver(body, k, norm.value, name, self.own) if norm is not None and between else ""
                 held = norm is not None and (source or not between)
                 return [Producer(norm.call, norm.attribute, source)] if norm is not None and held else []
             if not mentions(statement, name):

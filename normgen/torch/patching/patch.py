@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch.nn import Module
 
-from normgen.torch.patching.classes import Patched, restore
+from normgen.torch.patching.classes import Patched, become, restore
+from normgen.torch.patching.codes import codes
 from normgen.torch.patching.dropins import (
     SPECS,
     base_of,
@@ -22,56 +23,60 @@ from normgen.torch.patching.dropins import (
     within,
     wraps_super,
 )
-from normgen.torch.patching.fusing import fused, fusible
+from normgen.torch.patching.functional import INSTEAD
+from normgen.torch.patching.fusing import fused, fusible, shown, unfused
 from normgen.torch.patching.joining import Found, joinable, joining
-from normgen.torch.patching.lookalikes import Likeness, likeness, settings_of, shapes_of
+from normgen.torch.patching.lookalikes import Likeness, Likenesses
 from normgen.torch.patching.probes import PAIRS, Pair
 from normgen.torch.patching.report import Left, Replaced, Report
-from normgen.torch.patching.selection import Only, Predicate, selector
+from normgen.torch.patching.selection import Only, Predicate, holds_norm, is_foreign, may_be_norm, selector
 
-KEEP, ONCE = "keep", "once"
-ONCE_ROUNDED = "rounds less often in bfloat16, float16"
+KEEP = "keep"
+ONCE = "once"
+FUNCTIONS = frozenset(function.__name__ for function in INSTEAD)
+ONCE_ROUNDED = "rounds less often for bf16, f16"
+NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32", torch.float64: "f64"}
 
 
 def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = False) -> Report:
-    """Let normgen compute the norms of a model; returns what was replaced, and what was not and why.
+    """Replace the norms of a model with normgen's, in place; returns what it replaced, what it left, and why.
 
-    Modules are replaced by what they are: PyTorch's own by the drop-in of the same name in
-    `normgen.torch.nn`, also where a subclass keeps their methods, or calls them by `super()` in its own; and
-    modules of other libraries, such as the RMSNorms of transformers, whose forward is found to compute what a
-    bundled spec does. In other forwards of norms, kernels take the place of what they call of
-    `torch.nn.functional`. A module stays the object that it is and changes its class, so its name, parameters
-    (tied ones too), buffers, hooks, device, training flag and `state_dict` stay as they are. Patching twice
-    is patching once.
+    PyTorch's own norms become the drop-in of the same name in `normgen.torch.nn`, also in subclasses that
+    keep their methods or call them with `super()`. Modules of other libraries, whatever their name, become
+    the bundled spec that their forward computes; a small draw on the CPU decides. A forward that calls
+    norms of `torch.nn.functional` calls kernels instead. A module stays the same object and changes its
+    class: name, parameters (tied ones too), buffers, hooks, device, training flag and `state_dict` stay.
+    Patching twice is patching once. On a CPU, a patched module runs its own code.
 
-    `dtype`: "keep" keeps the points at which a module rounds to a short element type. "once" lets results
-    round once, at the end, which is at least as exact but differs by a unit of the last place here and there;
-    the report says where.
-    `only`: a glob pattern of module names, a type, a function of a name and a module, or several of these of
-    which one has to hold. None: all modules.
-    `fuse`: whether norms that were replaced are computed with what stands beside them in a block: RMSNorms
-    with the residual add before them, batch and group norms with the activation behind them, and a residual
-    add between. A block is known by the source of its forward; neighbours in a Sequential are seen too. A
-    norm whose result anything else reads stays as it is.
+    `dtype`: "keep" keeps the places where a module rounds to a short dtype. "once" lets results round once,
+    at the end. This is at least as exact, but differs in the last bit of some elements; the report says
+    where.
+    `only`: a glob pattern of module names, a type, a function of a name and a module, or a sequence of
+    these, of which one must match. None: all modules.
+    `fuse`: whether to join replaced norms with their neighbors in a block: RMSNorm and LayerNorm with the
+    residual add before them, batch and group norms with the activation after them, and a residual add in
+    between. normgen reads the source of a block's forward, and the order of modules in a Sequential.
 
-    Raises TypeError and ValueError for what it cannot take, before anything is changed.
+    Raises TypeError and ValueError for arguments that it cannot take, before anything changes.
     """
     if not isinstance(model, Module):
         raise TypeError(f"patch takes a torch.nn.Module, not {type(model).__name__}")
     if dtype not in (KEEP, ONCE):
-        raise ValueError(f"dtype={dtype!r} is no policy: it is {KEEP!r} or {ONCE!r}")
+        raise ValueError(f"dtype must be {KEEP!r} or {ONCE!r} but is {dtype!r}")
     chosen = selector(only, model)
-    known = cache(likeness)
+    known = Likenesses(dtype == ONCE)
     decisions, already = [], []
     for module, names in _named(model).items():
         for name in [each for each in names if chosen(each, module)][:1]:
             if isinstance(module, Patched):
                 already.append(name)
             else:
-                decisions.append((name, module, _decide(module, known, dtype == ONCE)))
+                decisions.append((name, module, _tried(_decide, module, known)))
     for _, module, found in decisions:
         if isinstance(found, _Change):
-            module.__class__ = found.cls
+            become(module, found.cls)
+    kept = {module for _, module, found in decisions if isinstance(found, str)}
+    apart = unfused(model, kept) if fuse else ()
     blocks = (*_fuse(model, chosen), *_join(model, chosen, dtype == KEEP)) if fuse else ()
     return Report(
         type(model).__name__,
@@ -86,7 +91,9 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
             if isinstance(found, str)
         ),
         fused=blocks,
+        unfused=apart,
         already=tuple(already),
+        on_cpu=_devices(model) == {"cpu"},
     )
 
 
@@ -94,7 +101,7 @@ def unpatch(model: Module) -> tuple[str, ...]:
     """Put back what `patch` replaced; returns the names of the modules. Their parameters, buffers and hooks
     stay as they are.
 
-    Raises TypeError for what is no module, and RuntimeError where the class of a module was changed again
+    Raises TypeError for anything but a module, and RuntimeError where the class of a module was changed again
     since (by `fully_shard`, or a parametrization); then nothing is put back.
     """
     if not isinstance(model, Module):
@@ -104,32 +111,59 @@ def unpatch(model: Module) -> tuple[str, ...]:
 
 def _fuse(model: Module, chosen: Predicate) -> tuple[Replaced, ...]:
     """Fuse the blocks of a model whose norms are chosen."""
-    done = []
-    for name, block in list(model.named_modules()):
-        cls: Any = type(block)
-        norm = fusible(block)
-        if norm and chosen(f"{name}.{norm}".lstrip("."), getattr(block, norm)):
-            spec = getattr(block, norm).likeness.spec
-            done.append(Replaced(name, cls.__name__, f"sum and {spec} ({norm})"))
-            block.__class__ = fused(cls, norm, spec)
-    return tuple(done)
+    return _changed(model, lambda name, block: _fusion(name, block, chosen))
+
+
+def _fusion(name: str, block: Module, chosen: Predicate) -> _Change | None:
+    cls: Any = type(block)
+    norms = tuple(
+        each for each in fusible(block) if chosen(f"{name}.{each}".lstrip("."), getattr(block, each))
+    )
+    return _Change(fused(cls, norms), shown(block, norms)) if norms else None
 
 
 def _join(model: Module, chosen: Predicate, rounded: bool) -> tuple[Replaced, ...]:
     """Join the norms of blocks that are chosen with what follows them."""
+    return _changed(model, lambda name, block: _joint(name, block, chosen, rounded))
+
+
+def _joint(name: str, block: Module, chosen: Predicate, rounded: bool) -> _Change | None:
+    cls: Any = type(block)
+    found = [
+        each
+        for each in joinable(block)
+        if chosen(f"{name}.{each.norm}".lstrip("."), block.get_submodule(each.norm))
+    ]
+    if not found:
+        return None
+    pairs = tuple(dict.fromkeys((each.norm, each.activation) for each in found))
+    return _Change(joining(cls, pairs, rounded), _shown(block, found), "" if rounded else ONCE_ROUNDED)
+
+
+def _changed(model: Module, look: Callable[[str, Module], _Change | None]) -> tuple[Replaced, ...]:
+    """Change the blocks of a model in which something is found."""
     done = []
     for name, block in list(model.named_modules()):
-        cls: Any = type(block)
-        found = [
-            each
-            for each in joinable(block)
-            if chosen(f"{name}.{each.norm}".lstrip("."), block.get_submodule(each.norm))
-        ]
-        if found:
-            done.append(Replaced(name, cls.__name__, _shown(block, found), "" if rounded else ONCE_ROUNDED))
-            pairs = tuple(dict.fromkeys((each.norm, each.activation) for each in found))
-            block.__class__ = joining(cls, pairs, rounded)
+        found = _tried(look, name, block)
+        if isinstance(found, _Change):
+            done.append(Replaced(name, type(block).__name__, found.spec, found.note))
+            become(block, found.cls)
     return tuple(done)
+
+
+def _devices(model: Module) -> set[str]:
+    """The kinds of device on which a model has parameters and buffers."""
+    homes = (home for module in model.modules() for home in (module._parameters, module._buffers))
+    own = (each for home in homes for each in home.values())
+    return {each.device.type for each in own if each is not None}
+
+
+def _tried(look: Callable[..., _Change | str | None], *given: Any) -> _Change | str | None:
+    """What is found where the code of a module may run, which may raise whatever it likes."""
+    try:
+        return look(*given)
+    except Exception as fault:
+        return f"inspecting it raised {type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
 
 
 def _shown(block: Module, found: Iterable[Found]) -> str:
@@ -159,11 +193,11 @@ class _Change:
     note: str = ""
 
 
-def _decide(module: Module, known: Callable[..., Likeness | str], once: bool) -> _Change | str | None:
+def _decide(module: Module, known: Likenesses) -> _Change | str | None:
     """What to make of a module: a change, the reason that there is none, or None if it is not a norm."""
     cls: Any = type(module)
     base = base_of(cls)
-    if base is None and ("norm" not in cls.__name__.lower() or any(True for _ in module.children())):
+    if base is None and not may_be_norm(module) and not _calls_norm(module):
         return None
     for holds, reason in OBSTACLES:
         if holds(module):
@@ -171,37 +205,57 @@ def _decide(module: Module, known: Callable[..., Likeness | str], once: bool) ->
     own = overridden(cls) if base is not None else ()
     if base is not None and not own:
         return _Change(drop_in(cls), SPECS[base.__name__])
-    found = known(cls, settings_of(module), shapes_of(module), once)
+    held = ", ".join(name for name, _ in module.named_children())
+    found = f"is not probed, since it holds other modules: {held}" if held else known.of(module)
     if isinstance(found, Likeness):
         return _Change(lookalike(cls, found), found.spec, _note(found))
     if base is not None and wraps_super(cls):
-        return _Change(within(cls), SPECS[base.__name__], f"within {' and '.join(own)} of its own")
+        return _Change(within(cls), SPECS[base.__name__], f"inside its own {' and '.join(own)}")
     if set(own) <= {"forward"} and redirected_to(cls):
-        return _Change(redirecting(cls), " and ".join(redirected_to(cls)), "within forward of its own")
-    return found if base is None else f"has {' and '.join(own)} of its own, and {found}"
+        return _Change(redirecting(cls), " and ".join(redirected_to(cls)), "inside its own forward")
+    return found if base is None else f"overrides {' and '.join(own)}, and {found}"
+
+
+def _calls_norm(module: Module) -> bool:
+    """Whether the forward of a module that is no norm, and holds none with which it could be fused, calls a
+    norm of `torch.nn.functional`. Its source is read only if its code has such a name."""
+    cls: Any = type(module)
+    code = getattr(inspect.unwrap(cls.forward), "__code__", None)
+    names = {name for each in codes(code) for name in each.co_names} if code else set()
+    if not is_foreign(cls) or names.isdisjoint(FUNCTIONS) or holds_norm(module):
+        return False
+    return bool(redirected_to(cls))
 
 
 # Why a module is left alone that is, or might be, a norm with a drop-in.
 OBSTACLES: tuple[tuple[Callable[[Module], bool], str], ...] = (
+    (lambda m: type(m).__module__.startswith("normgen."), "is a module of normgen"),
     (lambda m: isinstance(m, torch.jit.ScriptModule), "is compiled by TorchScript"),
     (lambda m: "forward" in vars(m), "has a forward set on the instance (by accelerate, Liger or the like)"),
-    (torch.nn.utils.parametrize.is_parametrized, "is parametrized: patch before that"),
+    (torch.nn.utils.parametrize.is_parametrized, "is parametrized: call patch before"),
     (
         lambda m: any(torch.nn.parameter.is_lazy(p) for p in m._parameters.values()),
-        "has no parameters before its first call: patch after that",
+        "has no parameters before its first call: call patch after it",
     ),
 )
 
 
 def _note(found: Likeness) -> str:
-    """Where results differ by more than the rounding of float32, and what runs as before."""
-    before = [pair for pair in PAIRS if pair not in found.pairs]
-    parts = [f"rounds less often in {_listed(found.differs)}"] if found.differs else []
-    parts += [f"as before in {_listed(before)}"] if before else []
-    parts += [f"as before with {', '.join(map(str, found.others))} dimensions"] if found.others else []
+    """Where results differ by more than the rounding of float32, and for what the original code runs."""
+    original = _listed([pair for pair in PAIRS if pair not in found.pairs])
+    original += [f"{rank}-dimensional input" for rank in found.others]
+    parts = [f"rounds less often for {', '.join(_listed(found.differs))}"] if found.differs else []
+    parts += [f"runs the original code for {', '.join(original)}"] if original else []
     return "; ".join(parts)
 
 
-def _listed(pairs: Iterable[Pair]) -> str:
-    """bfloat16, float16 x float32 (input x parameters)."""
-    return ", ".join(" with ".join(dict.fromkeys(str(t).removeprefix("torch.") for t in p)) for p in pairs)
+def _listed(pairs: Container[Pair]) -> list[str]:
+    """Element types such as "f16", or "f16 input with f32 weight" where not all weights are meant."""
+    listed = []
+    for x, name in NAMES.items():
+        own = [pair for pair in PAIRS if pair[0] is x]
+        found = [pair for pair in own if pair in pairs]
+        listed += (
+            [name] if found == own else [f"{name} input with {NAMES[weight]} weight" for _, weight in found]
+        )
+    return listed

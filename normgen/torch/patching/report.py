@@ -1,4 +1,4 @@
-"""What a call of `patch` did to a model, and what it left alone and why."""
+"""The report of `patch`: what changed, what stayed, and why."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 WIDTH = 100  # of a printed line
+ON_CPU = " (on a CPU, they run their original code by default)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +17,12 @@ class Replaced:
     name: str  # in the model; "" for the model itself
     type: str
     spec: str
-    note: str = ""  # how its results differ by more than rounding, or when it runs as before
+    note: str = ""  # how its results differ by more than rounding, or for what it runs the original code
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A norm that runs as before."""
+    """A module that might be a norm and still runs its own code."""
 
     name: str
     type: str
@@ -30,27 +31,34 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a call of `patch` did. Printed, modules of one kind share a line.
+    """The changes of one call of `patch`. Printed, modules of one kind share a line.
 
-    `fused`: blocks whose norms are computed with what stands beside them. `already`: names of modules that an
-    earlier call had replaced.
+    `fused`: blocks whose norms are joined with the sum before them or the activation after them. `unfused`:
+    blocks in which the norm of a sum stays separate, and why. `already`: names of modules that an earlier
+    call replaced. `on_cpu`: whether every replaced module is on a CPU.
     """
 
     model: str
     replaced: tuple[Replaced, ...] = ()
     fused: tuple[Replaced, ...] = ()
+    unfused: tuple[Left, ...] = ()
     left: tuple[Left, ...] = ()
     already: tuple[str, ...] = ()
+    on_cpu: bool = False
 
     def __str__(self) -> str:
         already = f"; {len(self.already)} already were" if self.already else ""
-        lines = [f"{self.model}: {_counted(len(self.replaced), 'module')} replaced{already}"]
+        where = ON_CPU if self.on_cpu else ""
+        lines = [f"{self.model}: {_counted(len(self.replaced), 'module')} replaced{already}{where}"]
         lines += _groups((r.name, f"{r.type} -> {r.spec}", r.note) for r in self.replaced)
         if self.fused:
             lines.append(f"{_counted(len(self.fused), 'block')} fused")
             lines += _groups((r.name, f"{r.type} -> {r.spec}", r.note) for r in self.fused)
+        if self.unfused:
+            lines.append(f"{_counted(len(self.unfused), 'norm')} not fused with a sum before it")
+            lines += _groups((r.name, r.type, r.reason) for r in self.unfused)
         if self.left:
-            lines.append(f"{_counted(len(self.left), 'norm')} left as before")
+            lines.append(f"{_counted(len(self.left), 'module')} left unchanged")
             lines += _groups((r.name, r.type, r.reason) for r in self.left)
         return "\n".join(lines)
 

@@ -1,59 +1,106 @@
-"""Forwards, read and written again: a sum and a norm of it become one call, functions become others.
+"""Methods, read and written again: a sum and a norm of it become one call, functions become others.
 
-A sum and its norm are these statements, of which the second may be missing where the norm has another target:
+A sum and its norm stand in one list of statements, with whatever names:
 
     total = left + right
     copy = total
-    normed = self.norm(total)
+    result = self.mlp(self.norm(copy))
 
-Whatever else a forward does, it does as before.
+The norm is what is computed next after the sum: names and attributes are all that is read between them. The
+two can therefore be computed at once, where the sum is, and nothing else sees a difference. In
+`self.norm(left + right)` the sum has no name, and nothing can stand between.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from inspect import isfunction
 from typing import Any
 
+import torch
 from torch.nn import Module
 
-from normgen.torch.patching.sources import compiled, definition_of, resolved, scope_of
+from normgen.torch.patching.sources import (
+    compiled,
+    definition_of,
+    first_argument,
+    methods_of,
+    resolved,
+    scope_of,
+)
+from normgen.torch.patching.syntax import (
+    Body,
+    OwnCall,
+    bodies,
+    first_computed,
+    inner_bodies,
+    looks_at_names,
+    name_node,
+    own_call,
+    own_nodes,
+    stores,
+    target_of,
+    value_of,
+)
 
-ADD_NORM = "_normgen_add_norm"  # the method of a block that is called instead: (norm, left, right)
+# Functions that are called instead: (left, right, norm) -> (the sum, [the norm]), and -> the norm alone.
+ADD_NORM, NORM_OF_SUM = "_normgen_add_norm", "_normgen_norm_of_sum"
+_NORMED = "_normgen_normed"  # the name of the list, which the norm's place empties
+
+WIDTH = 50  # of the statement that a report shows
+
+# Why a sum and its norm do not become one call.
+IN_PLACE = "+= changes a tensor that others may hold"
+EARLIER = "its statement computes something else first"
+APART = "a branch, a loop or a `with` stands between it and the sum"
+UNREADABLE = "the source of the block's forward is not available, or does not say all that it does"
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
-    """Where a forward has a sum and a norm of it. `copy`: "" where the sum is not copied."""
+class Site:
+    """A norm of a sum. `body`, `at`: where the sum is a statement; `fault`: why the two are not one call."""
 
-    begin: int  # of the statements in the forward's body
-    end: int
-    norm: str
-    left: ast.expr
-    right: ast.expr
-    total: str
-    copy: str
-    normed: str
+    call: OwnCall
+    body: Body
+    at: int
+    fault: str = ""
 
 
 @cache
-def norms_after_sums(cls: type[Module]) -> tuple[str, ...]:
-    """The attributes of a class of blocks that its forward calls on a sum; none where its source is not to
-    be had, or does not say all that the forward does."""
-    definition = definition_of(cls)
-    return () if definition is None else tuple(site.norm for site in _sites(definition))
+def sums(cls: type[Module]) -> tuple[tuple[str, str], ...]:
+    """The attributes of a class of blocks that its methods call on a sum, each with why it stays apart; ""
+    where it need not."""
+    found = {
+        (site.call.attribute, site.fault): None
+        for method in methods_of(cls)
+        for site in _read(cls, method)[1]
+    }
+    return tuple(found)
 
 
-def rewritten(cls: type[Module], norm: str) -> Callable[..., Any]:
-    """The forward of a class with the sum and the norm named `norm` as one call."""
+@cache
+def is_readable(cls: type[Module]) -> bool:
+    """Whether the source of a forward says all that it does."""
     definition = definition_of(cls)
-    assert definition is not None
-    site = next(site for site in _sites(definition) if site.norm == norm)
-    definition.body[site.begin : site.end] = _fused(site, definition.body[site.begin])
-    return compiled(cls, definition, {})
+    return definition is not None and not looks_at_names(definition)
+
+
+def with_sums(
+    cls: type[Module], norms: Container[str], named: Mapping[str, Any]
+) -> dict[str, Callable[..., Any]]:
+    """The methods of a class in which norms become one call with the sum before. `named`: what is called."""
+    made = {}
+    for method in methods_of(cls):
+        definition, found = _read(cls, method)
+        chosen = [site for site in found if site.call.attribute in norms and not site.fault]
+        for site in chosen:
+            _unite(site, scope_of(cls, method))
+        if definition is not None and chosen:
+            made[method] = compiled(cls, definition, named, method)
+    return made
 
 
 def functions_called(cls: type[Module], known: Container[Any]) -> tuple[Any, ...]:
@@ -85,53 +132,89 @@ def _is_among(found: Any, known: Container[Any]) -> bool:
     return isfunction(found) and found in known
 
 
-def _sites(definition: ast.FunctionDef) -> list[_Site]:
-    found = (_site(definition.body, k) for k in range(len(definition.body)))
-    return [site for site in found if site is not None]
+def _read(cls: type[Module], method: str) -> tuple[ast.FunctionDef | None, list[Site]]:
+    """The syntax of a method, and the norms of sums in it."""
+    definition = definition_of(cls, method)
+    if definition is None or looks_at_names(definition):
+        return definition, []
+    reader = _Reader(first_argument(definition), scope_of(cls, method))
+    return definition, list(reader.sites(definition.body, ()))
 
 
-def _site(body: list[ast.stmt], begin: int) -> _Site | None:
-    """The site that begins at a statement."""
-    total, value = _assigned(body[begin])
-    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
-        return None
-    copy, end = "", begin + 1
-    if end < len(body):
-        target, copied = _assigned(body[end])
-        if target and isinstance(copied, ast.Name) and copied.id == total:
-            copy, end = target, end + 1
-    normed, call = _assigned(body[end]) if end < len(body) else ("", None)
-    norm = _called(call, (total, copy))
-    if not norm or (normed == total and not copy) or normed == copy:
-        return None
-    return _Site(begin, end + 1, norm, value.left, value.right, total, copy, normed)
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A method while norms of sums are looked for. `own`: what it calls its module."""
+
+    own: str
+    scope: Mapping[str, Any]
+
+    def sites(self, body: Body, outer: tuple[tuple[Body, int], ...]) -> Iterator[Site]:
+        """Those of a list of statements. `outer`: the lists around it, and where it is in them."""
+        for at, statement in enumerate(body):
+            path = (body, at), *outer
+            for call in filter(None, (own_call(node, self.own) for node in own_nodes(statement))):
+                if _terms(call.value, self.scope):
+                    yield Site(call, body, at)
+                elif isinstance(call.value, ast.Name):
+                    fault = "" if first_computed(value_of(statement)) is call.call else EARLIER
+                    yield from self._behind(call, call.value.id, fault, path)
+            for inner, _ in inner_bodies(statement):
+                yield from self.sites(inner, path)
+
+    def _behind(
+        self, call: OwnCall, name: str, fault: str, path: tuple[tuple[Body, int], ...]
+    ) -> Iterator[Site]:
+        """The norm of a name, if an earlier statement gives it a sum."""
+        for body, end in path:
+            for at in range(end - 1, -1, -1):
+                statement, value = body[at], value_of(body[at])
+                if stores(statement, name):
+                    if isinstance(value, ast.Name) and target_of(statement) == name:
+                        name = value.id
+                        continue
+                    if self._sums(statement, name):
+                        in_place = isinstance(statement, ast.AugAssign)
+                        yield Site(call, body, at, IN_PLACE if in_place else fault)
+                    elif any(
+                        self._sums(each, name) for inner, _ in bodies([statement], False) for each in inner
+                    ):
+                        yield Site(call, body, at, APART)
+                    return
+                if not target_of(statement) or first_computed(value) is not None:
+                    fault = fault or f"`{_shown(statement)}` stands between it and the sum"
+            fault = APART
+
+    def _sums(self, statement: ast.stmt, name: str) -> bool:
+        """Whether a statement gives a name a sum."""
+        if isinstance(statement, ast.AugAssign):
+            return isinstance(statement.op, ast.Add) and getattr(statement.target, "id", "") == name
+        return target_of(statement) == name and _terms(value_of(statement), self.scope) is not None
 
 
-def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None]:
-    """The one name that a statement assigns to, and its value; "" for other statements."""
-    match statement:
-        case ast.Assign(targets=[ast.Name(id=name)], value=value):
-            return name, value
-    return "", None
+def _terms(value: ast.expr | None, scope: Mapping[str, Any]) -> tuple[ast.expr, ast.expr] | None:
+    """What a sum of two adds; None for another expression."""
+    match value:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return left, right
+        case ast.Call(func=func, args=[left, right], keywords=[]) if resolved(func, scope) is torch.add:
+            return None if any(isinstance(each, ast.Starred) for each in (left, right)) else (left, right)
+    return None
 
 
-def _called(call: ast.expr | None, names: tuple[str, str]) -> str:
-    """The attribute of self that is called on one of these names and nothing else."""
-    match call:
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id="self"), attr=attr), args=[ast.Name(id=arg)], keywords=[]
-        ) if arg and arg in names:
-            return attr
-    return ""
+def _shown(statement: ast.stmt) -> str:
+    line = ast.unparse(statement).partition("\n")[0]
+    return line if len(line) <= WIDTH else f"{line[:WIDTH]}..."
 
 
-def _fused(site: _Site, at: ast.stmt) -> list[ast.stmt]:
-    """The statements that stand for those of a site."""
-    kept = site.copy if site.normed == site.total else site.total
-    call = ast.parse(f"{kept}, {site.normed} = self.{ADD_NORM}(self.{site.norm}, 0, 0)").body[0]
-    assert isinstance(call, ast.Assign) and isinstance(call.value, ast.Call)
-    call.value.args[1:] = [site.left, site.right]
-    made = [call]
-    if site.copy and site.copy != kept:
-        made += ast.parse(f"{site.copy} = {kept}").body  # type: ignore[arg-type]
-    return [ast.fix_missing_locations(ast.copy_location(each, at)) for each in made]
+def _unite(site: Site, scope: Mapping[str, Any]) -> None:
+    """Change the syntax of a site to one call."""
+    call, value = site.call.call, site.call.value
+    if not isinstance(value, ast.Name):
+        call.args = [*(_terms(value, scope) or ()), call.func]
+        call.func = name_node(NORM_OF_SUM)
+        return
+    total = site.body[site.at]
+    united = ast.Call(name_node(ADD_NORM), [*(_terms(value_of(total), scope) or ()), call.func], [])
+    names = ast.Tuple([ast.Name(each, ast.Store()) for each in (target_of(total), _NORMED)], ast.Store())
+    site.body[site.at] = ast.copy_location(ast.Assign([names], united), total)
+    call.func, call.args = ast.Attribute(name_node(_NORMED), "pop", ast.Load()), []

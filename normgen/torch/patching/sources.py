@@ -15,6 +15,7 @@ from typing import Any
 from torch.nn import Module
 
 from normgen.torch.patching.codes import codes
+from normgen.torch.patching.syntax import stores
 
 FORWARD = "forward"
 
@@ -68,6 +69,32 @@ def _code(plain: Any, definition: ast.FunctionDef, names: Iterable[str]) -> Code
     file = plain.__code__.co_filename
     made = compile(ast.fix_missing_locations(tree), file, "exec", flags, dont_inherit=True)
     return next(each for each in codes(made) if each.co_name == definition.name)
+
+
+def first_argument(definition: ast.FunctionDef | None) -> str:
+    """What a method calls its module; "" where it gives that name another value."""
+    if definition is None:
+        return ""
+    name = next((each.arg for each in (*definition.args.posonlyargs, *definition.args.args)), "")
+    return "" if stores(definition, name) else name
+
+
+def methods_of(cls: type[Module]) -> tuple[str, ...]:
+    """The forward of a class, and methods of its own that are called from there."""
+    found = [FORWARD]
+    for method in found:
+        definition = definition_of(cls, method)
+        own = first_argument(definition)
+        for node in () if definition is None else ast.walk(definition):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if name == own:
+                    found += [attr] if attr not in found and _is_method(cls, attr) else []
+    return tuple(found)
+
+
+def _is_method(cls: type[Module], name: str) -> bool:
+    home: Mapping[str, Any] = next((vars(base) for base in cls.__mro__ if name in vars(base)), {})
+    return isfunction(home.get(name)) and not hasattr(Module, name)
 
 
 def definition_of(cls: type[Module], method: str = FORWARD) -> ast.FunctionDef | None:

@@ -14,10 +14,15 @@ def bodies(body: Body, loop: bool) -> Iterator[tuple[Body, bool]]:
     leave early is not among them."""
     yield body, loop
     for statement in body:
-        if isinstance(statement, (ast.If, ast.With, ast.For, ast.While)):
-            again = loop or isinstance(statement, (ast.For, ast.While))
-            yield from bodies(statement.body, again)
-            yield from bodies(getattr(statement, "orelse", []), loop)
+        for inner, repeated in inner_bodies(statement):
+            yield from bodies(inner, loop or repeated)
+
+
+def inner_bodies(statement: ast.stmt) -> Iterator[tuple[Body, bool]]:
+    """Those within a statement, and whether it repeats them."""
+    if isinstance(statement, (ast.If, ast.With, ast.For, ast.While)):
+        yield statement.body, isinstance(statement, (ast.For, ast.While))
+        yield getattr(statement, "orelse", []), False
 
 
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case, ast.Lambda)
@@ -50,24 +55,24 @@ def captured_names(definition: ast.FunctionDef) -> set[str]:
 
 
 class OwnCall(NamedTuple):
-    """A call of an attribute of self on one value and nothing else."""
+    """A call of an attribute of the module on one value and nothing else."""
 
     call: ast.Call
     attribute: str
     value: ast.expr
 
 
-def own_call(value: ast.expr | None) -> OwnCall | None:
-    """What such a call consists of; None where it is none."""
+def own_call(value: ast.AST | None, own: str) -> OwnCall | None:
+    """What such a call consists of; None where it is none. `own`: the name of the module."""
     match value:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attr), args=[arg], keywords=[]):
-            return None if isinstance(arg, ast.Starred) else OwnCall(value, attr, arg)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr), args=[arg], keywords=[]):
+            return None if isinstance(arg, ast.Starred) or name != own else OwnCall(value, attr, arg)
     return None
 
 
-def attribute_called(value: ast.expr | None) -> str:
-    """The attribute of self whose call a value is; "" where it is none."""
-    found = own_call(value)
+def attribute_called(value: ast.expr | None, own: str) -> str:
+    """The attribute of the module whose call a value is; "" where it is none."""
+    found = own_call(value, own)
     return "" if found is None else found.attribute
 
 
@@ -83,8 +88,17 @@ def target_of(statement: ast.stmt) -> str:
 
 
 def value_of(statement: ast.stmt) -> ast.expr | None:
-    """What a statement gives a name, or returns."""
-    return statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)) else None
+    """What a statement computes before it does anything with it."""
+    match statement:
+        case (
+            ast.Assign(value=value)
+            | ast.AnnAssign(value=value)
+            | ast.AugAssign(target=ast.Name(), value=value)
+            | ast.Return(value=value)
+            | ast.Expr(value=value)
+        ):
+            return value
+    return None
 
 
 class Term(NamedTuple):
@@ -133,16 +147,50 @@ def is_first(call: ast.Call, statement: ast.stmt) -> bool:
     return value is call
 
 
-def giver(body: Body, at: int, value: ast.expr, name: str) -> str:
-    """The attribute of self whose result a norm is given, where nothing else has it: as it is computed in the
-    call, or by the statement before under the name that the norm's result takes."""
+# What Python computes before an expression, in this order. Others are taken to come first themselves.
+_BEFORE: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Attribute: ("value",),
+    ast.BinOp: ("left", "right"),
+    ast.Call: ("func", "args", "keywords"),
+    ast.Starred: ("value",),
+    ast.Subscript: ("value", "slice"),
+    ast.Tuple: ("elts",),
+    ast.UnaryOp: ("operand",),
+    ast.keyword: ("value",),
+}
+_READ = (ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.keyword)
+
+
+def first_computed(value: ast.AST | None) -> ast.AST | None:
+    """What Python computes first for a value: names and attributes are only read. None where that is all."""
+    if value is None:
+        return None
+    for field in _BEFORE.get(type(value), ()):
+        parts = getattr(value, field)
+        for part in parts if isinstance(parts, list) else [parts]:
+            if (found := first_computed(part)) is not None:
+                return found
+    return None if isinstance(value, _READ) else value
+
+
+def giver(body: Body, at: int, value: ast.expr, name: str, own: str) -> str:
+    """The attribute of the module whose result a norm is given, where nothing else has it: as it is computed
+    in the call, or by the statement before under the name that the norm's result takes."""
     if isinstance(value, ast.Name) and value.id == name and at and target_of(body[at - 1]) == name:
-        return attribute_called(value_of(body[at - 1]))
-    return attribute_called(value)
+        return attribute_called(value_of(body[at - 1]), own)
+    return attribute_called(value, own)
 
 
 def mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+
+
+def stores(node: ast.AST, name: str) -> bool:
+    """Whether a name gets another value, or loses its own."""
+    return any(
+        isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load)
+        for each in ast.walk(node)
+    )
 
 
 def place(node: ast.expr) -> tuple[int, int]:
@@ -157,8 +205,8 @@ def name_node(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
 
 
-def attribute_node(name: str) -> ast.Attribute:
-    return ast.Attribute(name_node("self"), name, ast.Load())
+def attribute_node(own: str, name: str) -> ast.Attribute:
+    return ast.Attribute(name_node(own), name, ast.Load())
 
 
 def copied(node: ast.expr) -> ast.expr:

@@ -11,6 +11,7 @@ from normgen.runtime.ranks.direction import SpreadDirection
 from normgen.runtime.ranks.division import Division
 from normgen.runtime.ranks.group import run_alone
 from normgen.runtime.ranks.stages import LocalCall
+from normgen.runtime.ranks.straddling import Straddling
 from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.ranks.group import ProcessRanks
 
@@ -28,6 +29,7 @@ class BlocksPlan:
     ) -> None:
         """`call`: one of them, without its tensors."""
         self._spread, self._call, self._divided, self.copied = spread, call, divided, copied
+        self._stages = spread.stages(call, blocks=True)
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...]:
         """The results of a call in order, None for those that are not wanted. What ranks tell goes by the
@@ -37,5 +39,5 @@ class BlocksPlan:
         like = arrays.view(next(iter(given.values())))
         named = dict(zip((attr.name for attr in self._spread.package.attrs), numbers, strict=True))
         call = replace(self._call, operands=given, numbers=named, like=like)
-        made = run_alone(self._spread.straddled(call, self._divided), ranks)
+        made = run_alone(Straddling(self._stages, direction, self._divided, call).run(), ranks)
         return tuple([made.get(name) for name in direction.results])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -12,38 +11,56 @@ from typing import Any
 from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import NodeRanks, new_file, node_name
-from normgen.torch import private
 
+VARIABLE = "NORMGEN_RANKS_TIMEOUT"
 _SECONDS = 600.0
+_LONGEST = 1e9  # seconds: stores and kernels count nanoseconds in 64 bits
 
 
 def patience(usual: float) -> float:
-    """For how many seconds ranks wait for each other: what NORMGEN_RANKS_TIMEOUT tells, or else `usual`."""
-    return float(os.environ.get("NORMGEN_RANKS_TIMEOUT", usual))
+    """For how many seconds ranks wait for each other: what NORMGEN_RANKS_TIMEOUT tells, or else `usual`.
+    ValueError where it tells no such number."""
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return usual
+    with suppress(ValueError):
+        if 0 < (seconds := float(given)) <= _LONGEST:
+            return seconds
+    raise ValueError(f"{VARIABLE} must be seconds, more than 0 and at most {_LONGEST:.0f}, but is {given}")
 
 
 class Board:
-    """Where the ranks of a group leave texts for each other. All leave as many, in the same order."""
+    """Where the ranks of a group leave texts for each other. All leave as many, in the same order.
 
-    def __init__(self, group: Callable[[], Any], rank: Callable[[], int], size: Callable[[], int]) -> None:
-        self._group, self._rank, self._size = group, rank, size
+    A store may outlive a group, and have what an earlier group of its name has left: it counts how often each
+    rank has come to it, and texts are those of this time.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._time = store.add(f"normgen/times/{rank}", 1)
         self._number = 0  # of texts so far
+        self._fault = ""
 
     def told(self, text: str, what: str) -> list[str]:
         """What all ranks tell, in their order. `PeerFault` where some do not within the time that there is,
-        of whom it names all. `what`: they do, for messages."""
-        store, seconds = private.store_of(self._group()), patience(_SECONDS)
-        keys = [f"normgen/{self._number}/{rank}" for rank in range(self._size())]
+        of whom it names all, and ever after: who comes too late finds texts that nobody answers. `what`: they
+        do, for messages."""
+        if self._fault:
+            raise PeerFault(self._fault)
+        store, seconds = self._store, patience(_SECONDS)
+        keys = [f"normgen/{self._time}/{self._number}/{rank}" for rank in range(self._size)]
         self._number += 1
-        store.set(keys[self._rank()], text)
+        store.set(keys[self._rank], text)
         try:
             store.wait(keys, timedelta(seconds=seconds))
         except RuntimeError as fault:
             missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
-            raise PeerFault(
-                f"{what}: rank {', '.join(missing)} made no call within {seconds:g} s: {CURE}, or give them "
-                f"more time by NORMGEN_RANKS_TIMEOUT"
-            ) from fault
+            self._fault = (
+                f"{what}: rank {', '.join(missing)} made no call within {seconds:g} s, so the group is out "
+                f"of step: create a new group. {CURE.capitalize()}; raise {VARIABLE} if they need more time"
+            )
+            raise PeerFault(self._fault) from fault
         return [store.get(key).decode() for key in keys]
 
 

@@ -23,7 +23,7 @@ AUTO, WORDS, WITHIN, COLLECTIVE = "auto", "words", "words-within", "collective"
 ENGINES = (AUTO, WORDS, WITHIN, COLLECTIVE)
 USUAL = AUTO  # where the variable says nothing
 UNDECIDED = "undecided: ranks agree in their first exchange"
-_WHAT = "the choice of how ranks exchange"
+_WHAT = "choosing an engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def wish() -> str:
     """What NORMGEN_RANKS_ENGINE asks for. ValueError where there is no such engine."""
     found = os.environ.get(VARIABLE, USUAL)
     if found not in ENGINES:
-        raise ValueError(f"{VARIABLE} is {found}: it is {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
+        raise ValueError(f"{VARIABLE} must be {', '.join(ENGINES[:-1])} or {ENGINES[-1]} but is {found}")
     return found
 
 
@@ -59,7 +59,7 @@ def refusal(site: Site, board: Board, size: int) -> str:
     told = board.told("" if peer is None else str(peer), _WHAT)
     for rank, text in enumerate(told):
         if text:
-            return f"rank {rank} does not reach the memory of rank {text}"
+            return f"rank {rank} cannot access the memory of rank {text}"
     return ""
 
 
@@ -68,13 +68,13 @@ def unfit(every: Sequence[Facts]) -> str:
     first = every[0]
     for rank, each in enumerate(every):
         if each.wish == COLLECTIVE:
-            return f"rank {rank} asks for collectives by {VARIABLE}"
+            return f"rank {rank} sets {VARIABLE}={COLLECTIVE}"
         if each.lacks:
             return f"rank {rank}: {each.lacks}"
         if each.node != first.node:
-            return f"rank {rank} is on another node than rank 0"
+            return f"rank {rank} is on a different node than rank 0"
     if len(every) > MOST_RANKS:
-        return f"there are {len(every)} ranks: words go between {MOST_RANKS} at most"
+        return f"there are {len(every)} ranks, and peer memory is used by at most {MOST_RANKS}"
     devices = [each.device for each in every]
     for rank, device in enumerate(devices):
         if (other := devices.index(device)) != rank:

@@ -17,16 +17,16 @@ from normgen.torch.ranks.levels import Where, first_spread_step
 
 
 class SpreadFunction(NormFunction):
-    """A norm whose axes are spread over the processes of a group, as a function of one rank's tensors.
+    """A norm whose axes are sharded over the processes of a group, as a function of one rank's tensors.
 
-    It is called as any `NormFunction` is, by all ranks in the same order, each with its runs of the spread
-    axes, which may be of different lengths, or empty. Tensors without a spread axis are the same on all
-    ranks, and so are results without one, in the same bits, and cotangents of these. `placements` tells what
-    a rank has of each result: the gradient of an operand without the axis is a part of the sum over ranks.
+    Call it like any `NormFunction`. All ranks make the same calls in the same order, each with its range of
+    the sharded axes; ranges may have different lengths, or be empty. Tensors without a sharded axis, and
+    their cotangents, are the same on all ranks; so are results, bit for bit. `placements` says what a rank
+    has of each result: the gradient of an operand without the axis is a part of the sum over ranks.
 
-    Raises what a `NormFunction` does; RuntimeError where ranks make different calls, which names one that
-    does, and `normgen.runtime.ranks.group.PeerFault`, a RuntimeError, where another rank cannot make its call
-    or is gone.
+    Raises the same as a `NormFunction`; RuntimeError if ranks make different calls, with the name of a rank
+    that does; `normgen.runtime.ranks.group.PeerFault`, a RuntimeError, if another rank cannot make its call
+    or has ended.
     """
 
     def __init__(self, spec: str, folded: tuple[tuple[str, Any], ...], where: Where) -> None:
@@ -37,14 +37,14 @@ class SpreadFunction(NormFunction):
 
     @property
     def placements(self) -> dict[str, str]:
-        """Of each result of either direction whether a rank has a "shard", the "whole" or a "part" of the
-        sum over ranks; of each state that is updated as `update:<state>`."""
+        """For each result of both directions, whether a rank has a "shard", the "whole", or a "part" of the
+        sum over ranks. Updated states are named `update:<state>`."""
         return self.spread.placements
 
     @property
     def engine(self) -> str:
-        """What exchanges what ranks tell on GPUs: "words", in peers' memory, or "collective: " and why it is
-        left to torch.distributed; or that ranks have not agreed on it yet."""
+        """How ranks exchange numbers on GPUs: "words", by stores to peers' memory; "collective: " and the
+        reason why torch.distributed is used; or that ranks have not agreed on it yet."""
         return self.where.ranks.engine
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
@@ -52,8 +52,8 @@ class SpreadFunction(NormFunction):
         for each in (*operands, *named.values()):
             if type(each) not in _PLAIN and _is_dtensor(each):
                 raise TypeError(
-                    f"{self!r} takes the tensors of this rank: give .to_local(), or give DTensors to "
-                    f"normgen.torch.load({self.norm.name!r}), which sees how they are spread"
+                    f"{self!r} takes local tensors, not DTensors: pass .to_local(), or pass DTensors to "
+                    f"normgen.torch.load({self.norm.name!r}), which reads their placements"
                 )
         return super().__call__(*operands, **named)
 
@@ -87,14 +87,12 @@ def spread_function(
     group: str,
     whole: tuple[str, ...] = (),
 ) -> SpreadFunction:
-    """The function of a spec's text and the attrs that are fixed, its axes spread over a group by its name:
-    what copies and pickles come to too. The same for the same arguments."""
+    """The function of a spec's text and its fixed attrs, with axes spread over a group by its name. Copies
+    and pickles use it too. Returns the same object for the same arguments, while the group is the same."""
     with _LOADING:
-        return _made(spec, folded, axes, group, whole)
+        return _made(spec, folded, Where(axes, ranks_by_name(group), whole))
 
 
 @cache
-def _made(
-    spec: str, folded: tuple[Any, ...], axes: tuple[str, ...], group: str, whole: tuple[str, ...]
-) -> SpreadFunction:
-    return SpreadFunction(spec, folded, Where(axes, ranks_by_name(group), whole))
+def _made(spec: str, folded: tuple[Any, ...], where: Where) -> SpreadFunction:
+    return SpreadFunction(spec, folded, where)

@@ -5,61 +5,73 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.machine import Machine
-from normgen.runtime.calls.bounded import Bounded
+from normgen.locks import new_lock
+from normgen.runtime.ranks.agreement import PLACE, accord
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import NodeRanks
 from normgen.torch import private
-from normgen.torch.ranks.board import Board, node_ranks
+from normgen.torch.ranks import order
+from normgen.torch.ranks.board import Board, node_ranks, patience
 from normgen.torch.ranks.engine import AUTO, COLLECTIVE, UNDECIDED, WITHIN, WORDS, refusal, wish
 from normgen.torch.ranks.sites import SITES
 from normgen.torch.ranks.words import Unfit, Words
 
-_KEPT = 256  # calls that ranks have agreed on, for graphs
+_KEPT = 4096  # calls that ranks have agreed on, for graphs
 
 
 class ProcessRanks:
-    """The ranks of a process group, found by its name in each call: groups may be destroyed and made anew.
+    """The ranks of a process group. A group that is made anew under its name has others.
 
     Ranks of one node tell numbers of the host through memory of the host. Those of several do so through the
     group, which takes GPUs where it is one of GPUs alone. While a CUDA graph is captured these cannot be
     read, so that calls must have been made before: what ranks agreed on then holds in the graph.
     """
 
-    def __init__(self, name: str) -> None:
-        wish()
+    def __init__(self, name: str, group: Any, time: int) -> None:
+        """`time`: how often this process has had a group of this name."""
+        wish(), patience(1)  # what they refuse, they refuse before ranks wait for each other
         self.name = name
-        self._board = Board(lambda: self.group, lambda: self.rank, lambda: self.size)
-        self._met: Any = None  # a weak reference to the group whose ranks have met
+        self.rank, self.size = int(dist.get_rank(group)), int(dist.get_world_size(group))
+        self.identity = name, self.size, time
+        self._group = weakref.ref(group)
+        self._board: Board | None = None
+        self._has_met = False
         self._node: NodeRanks | None = None
         self._words: Words | None = None
         self._engine = ""
         self._on_host = False  # tensors that were exchanged are
-        self._agreed: Bounded[bytes, Any] = Bounded(_KEPT)
+        self._told: set[bytes] = set()  # by all ranks, in calls that they agreed on
+        # The same by a rank and what it told; None where others told several things.
+        self._agreed: dict[tuple[int, bytes], NDArray[np.int64] | None] = {}
 
     @property
     def group(self) -> Any:
-        """The process group."""
-        return private.group_by_name(self.name)
+        """The process group. RuntimeError where it is no more."""
+        found = self._group()
+        if found is None or not self.are_of(private.group_by_name(self.name)):
+            raise RuntimeError(
+                f"group {self.name} was destroyed: load the norm again over an existing group, and call "
+                f"torch.compiler.reset() to compile its graphs again"
+            )
+        return found
 
-    @property
-    def rank(self) -> int:
-        """Which one this process is."""
-        return int(dist.get_rank(self.group))
+    def are_of(self, group: Any) -> bool:
+        """Whether these are the ranks of a group."""
+        return group is not None and self._group() is group
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return int(dist.get_world_size(self.group))
+    def leave(self) -> None:
+        """Give back what they have exchanged by."""
+        self._node = self._words = None
 
     @property
     def engine(self) -> str:
@@ -70,11 +82,13 @@ class ProcessRanks:
     def meet(self, what: str) -> None:
         """Wait before the first call over the group until all ranks are there. `PeerFault`, which names who
         is not, after so many seconds as NORMGEN_RANKS_TIMEOUT tells, or else ten minutes. And `PeerFault`
-        once a rank has not delivered in an earlier call."""
-        if self._met is None or self._met() is not self.group:
-            self._words, self._engine = None, ""
+        once a rank has not delivered in an earlier call. RuntimeError where the group is no more."""
+        group = self.group
+        if not self._has_met:
+            if self._board is None:
+                self._board = Board(private.store_of(group), self.rank, self.size)
             self._node = node_ranks(self._board, self.rank, self.size, what)
-            self._met = weakref.ref(self.group)
+            self._has_met = True
         if self._words is not None:
             self._words.check(what)
 
@@ -83,20 +97,53 @@ class ProcessRanks:
         `PeerFault` where a rank is gone, or comes too late: for ranks of one node after as many seconds as
         for `meet`, for those of several after the time-out of the group."""
         if not isinstance(array, np.ndarray):
-            return self._gathered(array)
-        key = array.tobytes()
+            on_host = array.dtype == torch.float64  # of CPUs alone, and a group may be of GPUs alone
+            return torch.tensor(self.gather(array.numpy())) if on_host else self._gathered(array)
         if private.is_capturing():
-            known = self._agreed.get(key)
-            if known is None:
-                raise RuntimeError(
-                    "ranks cannot agree while a CUDA graph is captured: make the call once before"
-                )
-            return known
-        found = self._node.gather(array, f"group {self.name}") if self._node else None
+            return self._known(array.tobytes())
+        is_head = array.dtype == np.int64
+        if is_head and (place := order.PLACE.get()):
+            array = array.copy()
+            array[PLACE] = place
+        found: Any = self._node.gather(array, f"group {self.name}") if self._node else None
         if found is None:
             told = torch.from_numpy(array).to(private.device_of(self.group))
             found = self._gathered(told).cpu().numpy()
-        self._agreed.keep(key, found)
+        if is_head and accord(found):
+            self._keep(found)
+        return found
+
+    def _keep(self, heads: NDArray[np.int64]) -> None:
+        """Keep for graphs what all ranks told in a call: of the first calls, since to forget one would be to
+        forget that there was another answer. Graphs have places of their own."""
+        if heads[:, PLACE].any():
+            heads = heads.copy()
+            heads[:, PLACE] = 0
+        told, full = heads.tobytes(), len(self._told) >= _KEPT
+        if told in self._told:
+            return
+        if not full:
+            self._told.add(told)
+        for place in _places(heads):
+            if place in self._agreed:
+                self._agreed[place] = None
+            elif not full:
+                self._agreed[place] = heads
+
+    def _known(self, key: bytes) -> NDArray[np.int64]:
+        """What all ranks told when this one told `key`. RuntimeError where they have not, or where on some
+        rank calls are alike that differ on others: on all ranks then, which would wait for each other."""
+        if (self.rank, key) not in self._agreed:
+            raise RuntimeError(
+                "ranks cannot compare calls during CUDA graph capture: make this call once before the "
+                f"capture, as one of the first {_KEPT} different calls of group {self.name}"
+            )
+        found = self._agreed[self.rank, key]
+        if found is None or any(self._agreed[place] is None for place in _places(found)):
+            raise RuntimeError(
+                f"a CUDA graph cannot tell which lengths all ranks of group {self.name} have: calls that are "
+                f"equal on one rank differ in length on others: give one of these calls its own group"
+            )
         return found
 
     def added(self, part: torch.Tensor) -> torch.Tensor:
@@ -123,6 +170,10 @@ class ProcessRanks:
         """The device of this rank, where ranks have words."""
         assert self._words is not None, "they exchange words"
         return self._words.machine
+
+    def leaves_room(self, share: float) -> bool:
+        """Whether a kernel that holds such a share of the places on the device may wait for other ranks."""
+        return self._words is not None and self._words.leaves_room(share)
 
     def channel(self, words: int) -> torch.Tensor | None:
         """What tells a kernel where to exchange so many words of a rank itself, where ranks have words; None
@@ -151,18 +202,19 @@ class ProcessRanks:
             self._choose(tensor.device)
         if self._words is not None and self._words.site.device != tensor.device:
             raise RuntimeError(
-                f"group {self.name} has exchanged tensors on {self._words.site.device}, and this one is on "
-                f"{tensor.device}: a rank has all on one device"
+                f"group {self.name} exchanges tensors on {self._words.site.device}, but this one is on "
+                f"{tensor.device}: use one device per rank"
             )
         return self._words
 
     def _choose(self, device: torch.device) -> None:
         """Agree with all ranks on what exchanges tensors."""
-        site, size = SITES[device.type](device), self.size
-        against = refusal(site, self._board, size)
+        site, size, board = SITES[device.type](device), self.size, self._board
+        assert board is not None, "ranks have met"
+        against = refusal(site, board, size)
         if not against:
             try:
-                self._words = Words(site, self.rank, size, lambda: self.group, self._board)
+                self._words = Words(site, self.rank, size, lambda: self.group, board)
             except Unfit as fault:
                 against = str(fault)
         self._engine = f"{COLLECTIVE}: {against}" if against else WORDS
@@ -173,37 +225,56 @@ class ProcessRanks:
             yield
         except RuntimeError as fault:
             raise PeerFault(
-                f"a rank of group {self.name} is gone, or came too late: {str(fault).splitlines()[0]}"
+                f"group {self.name}: a rank has ended or timed out: {str(fault).splitlines()[0]}"
             ) from fault
 
 
-@cache
+def _places(heads: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    return ((rank, head.tobytes()) for rank, head in enumerate(heads))
+
+
+_RANKS: dict[str, ProcessRanks] = {}
+_LOOKING = new_lock()
+
+
 def ranks_by_name(name: str) -> ProcessRanks:
-    """The ranks of the group of this name: one object, which knows whether they have met."""
-    return ProcessRanks(name)
+    """The ranks of the group that has this name now: one object, which knows whether they have met."""
+    group = private.group_by_name(name)
+    if group is None:
+        raise RuntimeError(
+            f"there is no process group {name}: create it before you load a norm that is sharded over it"
+        )
+    with _LOOKING:
+        before = _RANKS.get(name)
+        if before is not None and before.are_of(group):
+            return before
+        if before is not None:
+            before.leave()
+        found = ProcessRanks(name, group, 1 if before is None else before.identity[-1] + 1)
+        _RANKS[name] = found
+        return found
 
 
-def numbers_on(device: torch.device, values: Sequence[float]) -> torch.Tensor:
+def numbers_on(device: torch.device, values: Sequence[float], dtype: Any = torch.float32) -> torch.Tensor:
     """Floats of these values, which take no copy from the host: a CUDA graph could not have one."""
     alike = ((value, len([*each])) for value, each in groupby(values))
-    like = {"dtype": torch.float32, "device": device}
-    return torch.cat([torch.full((count,), value, **like) for value, count in alike])
+    return torch.cat([torch.full((count,), value, dtype=dtype, device=device) for value, count in alike])
 
 
 class TensorMemory:
     """Tensors on a device, for what ranks tell each other."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self.device: DeviceKey = HOST if device.type == "cpu" else (device.type, device.index or 0)
-        self._device = device
+        self._device, self._dtype = device, dtype
 
     def zeros(self, size: int) -> Any:
         """So many floats, of 0."""
-        return torch.zeros(size, dtype=torch.float32, device=self._device)
+        return torch.zeros(size, dtype=self._dtype, device=self._device)
 
     def numbers(self, values: Sequence[float]) -> Any:
         """Floats of these values."""
-        return numbers_on(self._device, values)
+        return numbers_on(self._device, values, self._dtype)
 
     def contiguous(self, array: Any) -> Any:
         """An array whose elements lie one after the other."""
@@ -218,12 +289,12 @@ def group_name(what: str, group: Any) -> str:
     if not isinstance(group, dist.ProcessGroup) and hasattr(group, "get_group") and hasattr(group, "mesh"):
         if group.mesh.ndim != 1:
             raise TypeError(
-                f"{what} is given a mesh of {group.mesh.ndim} dimensions: give one of them, mesh['name']"
+                f"{what}: the mesh has {group.mesh.ndim} dimensions: pass one of them, mesh['name']"
             )
         group = group.get_group()
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
-            f"{what} is given a {type(group).__name__}: give a process group, such as "
-            f"torch.distributed.group.WORLD, or a DeviceMesh of one dimension"
+            f"{what}: expected a process group, such as torch.distributed.group.WORLD, or a DeviceMesh of "
+            f"one dimension, got {type(group).__name__}"
         )
     return str(group.group_name)

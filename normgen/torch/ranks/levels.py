@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,16 @@ from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import SpreadDirection
 from normgen.runtime.ranks.groups import Grouped, spread_direction
 from normgen.runtime.ranks.norm import SpreadNorm
+from normgen.runtime.ranks.stages import Stages, by_kernels
 from normgen.torch.levels import Level, compilation_of, operator_name
+from normgen.torch.ranks.float64 import by_operators
 from normgen.torch.ranks.group import ProcessRanks
 from normgen.torch.ranks.steps import SpreadStep
 from normgen.torch.steps import Outline
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
-    from normgen.codegen.ranks import RankCompilation, Spread
+    from normgen.codegen.ranks import RankCompilation
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Where:
     @property
     def text(self) -> str:
         """What tells it from others, in names of operators."""
-        told = repr((self.axes, self.ranks.name, self.whole)).encode()
+        told = repr((self.axes, self.ranks.identity, self.whole)).encode()
         return f"over_{blake2b(told, digest_size=4).hexdigest()}"
 
 
@@ -83,8 +86,10 @@ class _SpreadLevel(Level):
     def _made(self, outline: Outline) -> SpreadStep:
         name = outline.direction.name
 
-        def cut(wanted: tuple[str, ...], blocks: bool) -> Spread:
-            return self._on_rank.program(name, wanted, self._where.whole, blocks)
+        @cache
+        def in_float64(wanted: tuple[str, ...], blocks: bool) -> Stages:
+            programs = self._on_rank.program(name, wanted, self._where.whole, blocks)
+            return Stages(self._spread[name].stages_of(wanted, blocks).record, by_operators(programs))
 
         def last(wanted: tuple[str, ...]) -> SpreadRecord | None:
             return self._channels_last(name, wanted)
@@ -97,7 +102,7 @@ class _SpreadLevel(Level):
             definition = made.whole.definition
             return told_record(definition, program, made.runs.axes, where.whole, where.ranks.size)
 
-        return SpreadStep(outline, self._spread[name], self._where.ranks, cut, last, told)
+        return SpreadStep(outline, self._spread[name], self._where.ranks, in_float64, last, told)
 
     @cached_property
     def _last(self) -> Compilation | None:
@@ -128,17 +133,15 @@ class _SpreadLevel(Level):
         assert on_rank is not None and on_rank.whole is made
         package, runs = on_rank.signature, on_rank.runs
 
-        def compiled(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-            return on_rank.record(direction, wanted)
+        def compiled(direction: str, wanted: tuple[str, ...], blocks: bool) -> SpreadRecord:
+            return on_rank.record(direction, wanted, blocks=blocks)
 
-        def straddling(direction: str, wanted: tuple[str, ...]) -> SpreadRecord:
-            return on_rank.record(direction, wanted, blocks=True)
-
-        grouped = None if self._grouped is None else replace(self._grouped, straddling=straddling)
+        grouped = self._grouped
         _, backward = directions(package)
         found = {}
         if backward is not None:
-            names = runs.names
-            around = executor_of, plan_tuned
-            found["backward"] = spread_direction(package, backward, names, grouped, (), compiled, *around)
+            kernels = by_kernels(executor_of, plan_tuned)
+            found["backward"] = spread_direction(
+                package, backward, runs.names, grouped, (), compiled, kernels
+            )
         return _SpreadLevel(self.name, self.order + 1, package, found, grouped, where, lambda: on_rank)

@@ -11,7 +11,7 @@ from normgen.torch.function import NormFunction
 from normgen.torch.loading import loaded, norm_of, place
 from normgen.torch.private import constant
 from normgen.torch.ranks.function import SpreadFunction, spread_function
-from normgen.torch.ranks.group import group_name
+from normgen.torch.ranks.group import ProcessRanks, group_name, ranks_by_name
 from normgen.torch.ranks.partial import SummedFunction
 
 Folded = tuple[tuple[str, Any], ...]
@@ -28,7 +28,7 @@ def spread(
     (first, name), *others = groups.items()
     for axis, other in others:
         if other != name:
-            raise ValueError(f"{first} and {axis} are spread over different groups: spread one of them")
+            raise ValueError(f"{first} and {axis} are sharded over different groups: shard one of them")
     found: SpreadFunction = loaded(_place_of(source, tuple(groups), name, whole, **attrs))
     return found
 
@@ -62,22 +62,22 @@ def _place_of(source: Any, axes: tuple[str, ...], group: str, whole: tuple[str, 
 
 @constant
 def _known_place(spec: str, axis: str, group: str, /, **attrs: Any) -> str:
-    return _known(spec, axis, group, tuple(attrs.items()))
+    return _known(spec, axis, ranks_by_name(group), tuple(attrs.items()))
 
 
 @cache
-def _known(spec: str, axis: str, group: str, attrs: Folded) -> str:
-    return _place_of(spec, (axis,), group, (), **dict(attrs))
+def _known(spec: str, axis: str, ranks: ProcessRanks, attrs: Folded) -> str:
+    return _place_of(spec, (axis,), ranks.name, (), **dict(attrs))
 
 
 @constant
 def _place_if_any(spec: str, folded: Folded, axes: tuple[str, ...], group: str) -> str:
-    return _known_if_any(spec, folded, axes, group)
+    return _known_if_any(spec, folded, axes, ranks_by_name(group))
 
 
 @cache
-def _known_if_any(spec: str, folded: Folded, axes: tuple[str, ...], group: str) -> str:
+def _known_if_any(spec: str, folded: Folded, axes: tuple[str, ...], ranks: ProcessRanks) -> str:
     try:
-        return place(spread_function(spec, folded, axes, group))
+        return place(spread_function(spec, folded, axes, ranks.name))
     except SpecError:  # axes that ranks cannot have runs of
         return ""

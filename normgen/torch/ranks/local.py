@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from normgen.arrays.torch import TORCH
 from normgen.launching.layout import Lengths
 from normgen.package.direction import Direction
 from normgen.package.spread import StageRecord
 from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.stages import layout
 from normgen.torch import native
-from normgen.torch.calls import Joined, Known, Numbers, Tensors, Wanted, prepare
+from normgen.torch.calls import Joined, Known, Numbers, Tensors, Wanted, own, prepare
 from normgen.torch.dtypes import TYPES
 
 Along = Mapping[str, "np.ndarray[Any, Any]"]  # of each spread axis the lengths on all ranks
@@ -67,6 +68,8 @@ class Stage:
         self._norm, self._wanted = norm, wanted
         self._operands, self._numbers = operands, numbers
         self._moved, self._last, self._joined = moved, last, joined
+        direction = norm.dispatcher("forward").direction
+        self._states = [n for n, name in enumerate(direction.reads) if name in direction.updated]
         self._known: Known | None = None
         self._fast: Any = None  # the same in the extension
         self._told = False  # the extension of it
@@ -74,6 +77,7 @@ class Stage:
     def run(self, hold: list[Any], pool: Numbers) -> tuple[Any, ...]:
         """All results, None for those that are not wanted, and for those that are within others."""
         tensors, numbers = self._taken(hold, pool)
+        own(tensors, self._states)
         if self._fast is not None:
             made: tuple[Any, ...] | None = self._fast.run(numbers, tensors)
             if made is not None:
@@ -84,7 +88,7 @@ class Stage:
             self._told = True
             if known.in_extension is not None:
                 self._fast = known.in_extension(native.EXTENSION.loaded)
-        return known.repeated(given[-1], tensors, numbers, [tensor.data_ptr() for tensor in given])
+        return known.repeated(given[-1], tensors, numbers, [TORCH.address(tensor) for tensor in given])
 
     def share(self, hold: list[Any], pool: Numbers) -> float:
         """What the largest launch of such a call takes of the places that the device has for its blocks."""

@@ -1,4 +1,4 @@
-"""Norms of sums: operands of which each rank has a part, added up before the norm."""
+"""Norms of sums over ranks: each rank has a part of an operand, and parts are summed before the norm."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from normgen.runtime.ranks.agreement import Message, agree, message
 from normgen.runtime.ranks.group import RankCall, run_alone
 from normgen.torch.autograd import watched
 from normgen.torch.function import NormFunction
-from normgen.torch.operators import has_batch, recorded
+from normgen.torch.operators import NAMESPACE, has_batch, recorded
 from normgen.torch.ranks.group import ProcessRanks, ranks_by_name
+from normgen.torch.ranks.order import stand_in_line
 
 # Bytes of what all ranks have together, up to which each adds that up by itself, in float32 and in the order
 # of ranks, so that all have the same bits. Above, ranks share the work, and add in the type of the tensor.
@@ -23,7 +24,7 @@ _KEPT = 1024  # shapes and types
 
 
 def _sum(part: torch.Tensor, group: str) -> torch.Tensor:
-    """The sum of what the ranks of a group have, on each of them."""
+    """The sum of the tensors of all ranks of a group, on each rank."""
     ranks = ranks_by_name(group)
     ranks.meet("a sum of parts")
     told = _message(tuple(part.shape), part.dtype)
@@ -59,9 +60,14 @@ def _gradient(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor, None]:
     return cotangent, None  # every rank has the whole one already
 
 
-sum_parts: Any = torch.library.custom_op("normgen::sum_parts", _sum, mutates_args=())
-sum_parts.register_fake(_imagined)
-sum_parts.register_autograd(_gradient)
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_LIBRARY.define("sum_over_ranks(Tensor part, str group) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_LIBRARY.impl("sum_over_ranks", _sum, "CompositeExplicitAutograd")
+_NAME = f"{NAMESPACE}::sum_over_ranks"
+torch.library.register_fake(_NAME, _imagined, lib=_LIBRARY)
+torch.library.register_autograd(_NAME, _gradient, lib=_LIBRARY)
+sum_over_ranks: Any = torch.ops.normgen.sum_over_ranks.default
+stand_in_line(sum_over_ranks, _LIBRARY, lambda part, group: group)
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
@@ -77,13 +83,13 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
 def _added(part: torch.Tensor, group: str) -> torch.Tensor:
     """The sum of what the ranks of a group have: by the operator where somebody looks."""
     if torch.compiler.is_compiling() or watched((part,)) or has_batch((part,)):
-        return sum_parts(part, group)
+        return sum_over_ranks(part, group)
     return _Recorded.apply(part, group) if recorded((part,)) else _sum(part, group)
 
 
 class SummedFunction:
-    """A norm as a function of tensors of which each rank of a group has a part, by name. The gradient of such
-    an operand is whole: the same on all ranks. All else is that of `function`."""
+    """A norm of sums over ranks: each rank of a group passes its part of the named operands. The gradient of
+    such an operand is whole, the same on all ranks. Everything else is the same as for `function`."""
 
     def __init__(self, function: NormFunction, groups: Mapping[str, str]) -> None:
         """`groups`: the names of the operands, and of the group of each."""
@@ -95,12 +101,12 @@ class SummedFunction:
         for name in groups:
             if name not in self._operands:
                 known = ", ".join(self._operands)
-                raise ValueError(f"partial: {function.__name__} has no operand {name!r}: it has {known}")
+                raise ValueError(f"partial: {function.__name__} has no operand {name!r}; it has {known}")
 
     @property
     def engine(self) -> dict[str, str]:
-        """Of each operand of which ranks have parts, what exchanges these on GPUs, as `SpreadFunction.engine`
-        tells it."""
+        """For each operand that ranks have parts of, how they exchange these on GPUs, in the terms of
+        `SpreadFunction.engine`."""
         return {name: ranks_by_name(group).engine for name, group in self.groups.items()}
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:

@@ -5,37 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 
+from normgen import arrays
 from normgen.arrays.torch import TORCH
 from normgen.devices.executors import keeps_calls
 from normgen.ir.channels_last import has_channels
 from normgen.launching.layout import shape_of
-from normgen.locks import cached_property, new_reentrant_lock
+from normgen.locks import new_reentrant_lock
 from normgen.package.spread import SpreadRecord, ToldRecord
 from normgen.runtime.calls.bounded import Bounded
-from normgen.runtime.ranks.direction import Run, SpreadDirection
+from normgen.runtime.ranks.direction import Run, SpreadDirection, StagesOf
 from normgen.runtime.ranks.group import RankCall, run_alone
-from normgen.runtime.ranks.stages import HostMemory, LocalCall
+from normgen.runtime.ranks.stages import LocalCall
 from normgen.torch import layouts
 from normgen.torch.calls import KEPT, Numbers, Tensors, Wanted, all_resolved
+from normgen.torch.derived import dtype_of, element_types
 from normgen.torch.dtypes import NAMES
+from normgen.torch.eager import recorder
 from normgen.torch.errors import check_host, check_kinds, check_numbers, check_run
-from normgen.torch.float64 import dtype_of, element_types
 from normgen.torch.ranks.blocks import BlocksPlan
-from normgen.torch.ranks.eager import recorder
-from normgen.torch.ranks.float64 import in_float64
 from normgen.torch.ranks.group import ProcessRanks, TensorMemory
 from normgen.torch.ranks.known import KnownCall, KnownPlan, Plan, StageNorms
 from normgen.torch.ranks.local import Along, Outer
+from normgen.torch.ranks.order import stand_in_line
 from normgen.torch.ranks.told import ToldNorm
-from normgen.torch.steps import Outline, Recorder, Step, without_data
-
-if TYPE_CHECKING:
-    from normgen.codegen.ranks import Spread
+from normgen.torch.steps import Call, Outline, Recorder, Step, without_data
 
 
 class SpreadStep(Step):
@@ -47,31 +44,35 @@ class SpreadStep(Step):
         outline: Outline,
         spread: SpreadDirection,
         ranks: ProcessRanks,
-        cut: Callable[[tuple[str, ...], bool], Spread],
+        in_float64: StagesOf,
         channels_last: Callable[[tuple[str, ...]], SpreadRecord | None],
         told: Callable[[tuple[str, ...]], ToldRecord | None],
     ) -> None:
-        """`spread`: the direction on one rank; `cut`: the local programs that give these results, of blocks
-        of runs that straddle groups or not;
+        """`spread`: the direction on one rank; `in_float64`: its stages in float64;
         `channels_last`: compiles them for tensors whose channels lie innermost, None where there are none;
         `told`: compiles them as one kernel, None where there is none."""
         super().__init__(replace(outline, direction=spread.direction))
         self.spread, self.ranks = spread, ranks
-        self._cut, self._channels_last, self._told = cut, channels_last, told
+        self._float64, self._channels_last, self._told = in_float64, channels_last, told
         self._known: Bounded[Any, KnownCall] = Bounded(KEPT)
         self._stages: dict[tuple[str, ...], StageNorms | None] = {}
         self._kernels: dict[tuple[str, ...], ToldNorm | None] = {}
         self._lock = new_reentrant_lock()
+        self._recorder: Recorder | None = None
         keeps_calls(self)
 
     def forget(self) -> None:
         """Prepare every call again when it comes next."""
         self._known.forget()
 
-    @cached_property
-    def recorder(self) -> Recorder:
-        """What calls it and records that where nobody looks."""
-        return recorder(self)
+    def registered(self, operator: Any, library: torch.library.Library) -> None:
+        """Have its operator take its turn among exchanges."""
+        stand_in_line(operator, library, lambda *_: self.ranks.name)
+
+    def recorder(self, tensors: Tensors, call: Call) -> Recorder:
+        if self._recorder is None:
+            self._recorder = recorder(self, lambda *given: self.run(*given), call)
+        return self._recorder
 
     def _run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         key = _key(tensors, wanted)
@@ -87,7 +88,7 @@ class SpreadStep(Step):
     def _first(self, tensors: Tensors, numbers: Numbers, wanted: Wanted, key: Any) -> tuple[Any, ...]:
         """A call that is not known, which it then is if that can be."""
         if without_data(tensors):
-            return self.imagined(tensors, wanted)
+            return self.imagined(tensors, wanted)[: len(self.results)]
         types = {tensor.dtype for tensor in tensors if tensor is not None} | set(dict(wanted.types).values())
         self.ranks.meet(self.spread.title)
         last = layouts.results_last(self.direction, tensors)
@@ -177,27 +178,40 @@ class SpreadStep(Step):
             return self._stages[computed]
 
     def _in_float64(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
-        reads, records = self.direction.reads, self.direction.results
+        direction, reads = self.direction, self.direction.reads
         check_kinds(reads, tensors)
         check_numbers(self.attrs, numbers)
-        given = {name: each.detach() for name, each in zip(reads, tensors, strict=True) if each is not None}
+        plain = all_resolved(direction, tensors)
+        given = {name: each.detach() for name, each in zip(reads, plain, strict=True) if each is not None}
         check_host(given)
         lengths = self.spread.lengths({name: tuple(each.shape) for name, each in given.items()})
         types = element_types({name: each.dtype for name, each in given.items()}, wanted)
+        like = next(iter(given.values()))
         call = LocalCall(
             operands={name: given.get(name) for name in reads},
             numbers=self._named(numbers),
-            like=None,
-            memory=HostMemory(np.float64),
+            like=arrays.view(like),
+            memory=TensorMemory(like.device, torch.float64),
             lengths=lengths,
             results={
-                n: (shape_of(records[n], lengths), dtype_of(self.direction, n, types)) for n in wanted.names
+                name: (shape_of(direction.results[name], lengths), dtype_of(direction, name, types))
+                for name in wanted.names
             },
             types=types,
             idle=False,
             rank=self.ranks.rank,
         )
-        return call, lambda local, along: in_float64(self.spread, self._cut, local, along)
+
+        def run(local: LocalCall, along: Along) -> RankCall:
+            absent = {
+                name: local.array(shape_of(direction.operands[name], lengths), "f64")
+                for name in direction.mentioned - given.keys()
+            }
+            known = {**types, **dict.fromkeys(absent, "f64")}
+            local = replace(local, operands={**local.operands, **absent}, types=known)
+            return self.spread.run(local, along, self._float64)
+
+        return call, run
 
     def _named(self, numbers: Numbers) -> dict[str, float]:
         return {attr.name: number for attr, number in zip(self.attrs, numbers, strict=True)}

@@ -42,7 +42,7 @@ class ToldCall:
         self._stage: Stage | None = None
         self._rest: Stage | None = None
         self._known = False
-        self._room: bool | None = None  # whether its blocks leave room for others, once that is known
+        self._share: float | None = None  # of the places on the device, once that is known
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...] | None:
         """The results of a call in order, None for those that are not wanted. None where the call takes
@@ -57,7 +57,7 @@ class ToldCall:
         hold = [None, *tensors, channel]
         try:
             pool = (*numbers, *self._constants)
-            if wish() != WITHIN and not self._leaves_room(ranks.machine, stage, hold, pool):
+            if wish() != WITHIN and not ranks.leaves_room(self._held(ranks.machine, stage, hold, pool)):
                 return None
             made = stage.run(hold, pool)
         except NoSchedule:  # of rows that lie apart, for instance
@@ -77,14 +77,14 @@ class ToldCall:
                 self._make(found)
         return self._stage is not None
 
-    def _leaves_room(self, machine: Machine, stage: Stage, hold: list[Any], pool: Numbers) -> bool:
-        """Whether the blocks of the kernel leave room for as many others that wait. Registers hold all that
+    def _held(self, machine: Machine, stage: Stage, hold: list[Any], pool: Numbers) -> float:
+        """The share of the places on the device that the blocks of the kernel hold. Registers hold all that
         they read, so that many rows need no look at the kernel itself."""
-        if self._room is None:
-            held = sum(tensor.nbytes for tensor in hold if tensor is not None)
+        if self._share is None:
+            read = sum(tensor.nbytes for tensor in hold if tensor is not None)
             there = machine.multiprocessors * machine.registers_per_multiprocessor * REGISTER
-            self._room = 2 * held <= there and 2 * stage.share(hold, pool) <= 1
-        return self._room
+            self._share = read / there if 2 * read > there else stage.share(hold, pool)
+        return self._share
 
     def _longest(self, found: ToldNorm) -> int:
         """The bytes of all operands that belong to a row, on the rank that has the longest ones."""

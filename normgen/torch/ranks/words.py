@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
+from normgen.arrays.torch import TORCH
 from normgen.devices.executors import executor_of, keeps_calls
 from normgen.launching.launch import Fire, Launch
 from normgen.launching.machine import Machine
+from normgen.locks import new_lock
 from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.words import (
@@ -35,9 +38,14 @@ _FEWEST_WORDS = 1 << 10
 _SPARE_BYTES = 1 << 23  # of the channels of a buffer that graphs take
 _SPARE = range(4, 65)  # how many of them there are
 _LOW = 2  # spare channels, below which there is a new buffer
+MOST_WAITING = 0.5  # of the places on a device, for kernels of all groups that wait
 _SECONDS = 30.0
-_WHAT = "memory for what ranks exchange"
+_WHAT = "allocating memory for exchanges"
 T = TypeVar("T")
+
+
+_WORDS: weakref.WeakSet[Words] = weakref.WeakSet()
+_COUNTING = new_lock()
 
 
 class Unfit(Exception):
@@ -51,6 +59,9 @@ class Words:
     streams. A CUDA graph has a channel of its own, so that it may be replayed while there are others. It is
     made before graphs are, when calls outside need a buffer: while a graph is captured there can be none.
     Buffers live as long as the process, since graphs do.
+
+    Kernels that wait for peers hold their places on the device. Those of all groups of a process may together
+    hold half of them, so that two of each group find room at the same time, and others beside them.
     """
 
     def __init__(self, site: Site, rank: int, size: int, group: Callable[[], Any], board: Board) -> None:
@@ -65,6 +76,8 @@ class Words:
         self._records: dict[Channel, torch.Tensor] = {}
         self._spare: list[Channel] = []
         self._graphs: dict[int, _Order] = {}
+        self._share = 0.0  # of the places on the device, that the largest kernel which waits may hold
+        _WORDS.add(self)
         self._eager = _Order(self._buffer(_FEWEST_WORDS))
         keeps_calls(self)
 
@@ -79,8 +92,8 @@ class Words:
         if late is not None:
             raise PeerFault(
                 f"{what}: rank {late.rank} did not deliver value {late.place} of exchange {late.epoch} "
-                f"within {self._seconds:g} s, and its group is of no more use: {CURE}, or give them more "
-                f"time by NORMGEN_RANKS_TIMEOUT"
+                f"within {self._seconds:g} s, so the group is out of step: create a new group. "
+                f"{CURE.capitalize()}; raise NORMGEN_RANKS_TIMEOUT if they need more time"
             )
 
     def gather(self, told: torch.Tensor) -> torch.Tensor | None:
@@ -100,7 +113,7 @@ class Words:
         channel = self._channel(words_of(count, name)) if name in ADDED else None
         if channel is None:
             return None
-        if part.data_ptr() % WORD:
+        if TORCH.address(part) % WORD:
             part = part.clone()
         made = torch.empty_like(part)
         self._run(sum_launch(self.size, count, name, self.machine), channel, part, made, count)
@@ -111,6 +124,18 @@ class Words:
         that. To be asked for once for each launch. None where that is left to the collectives."""
         found = self._channel(words)
         return None if found is None else self._records[found]
+
+    def leaves_room(self, share: float) -> bool:
+        """Whether a kernel that holds such a share of the places on the device may wait for its peers. It may
+        do so in every later call then."""
+        with _COUNTING:
+            every = [
+                words._share for words in _WORDS if words is not self and words.site.key == self.site.key
+            ]
+            if sum(every) + max(share, self._share) > MOST_WAITING:
+                return False
+            self._share = max(share, self._share)
+            return True
 
     @property
     def machine(self) -> Machine:
@@ -125,7 +150,7 @@ class Words:
             executor = executor_of(self.site.key)
             function = executor.function(launch.source, launch.entry, launch.shared)
             fire = self._fires[launch] = executor.prepare(function, launch)
-        packed = channel.packed(given.data_ptr(), made.data_ptr(), count, self._seconds)
+        packed = channel.packed(TORCH.address(given), made.data_ptr(), count, self._seconds)
         fire(packed, (), self.site.stream())
 
     def _channel(self, words: int) -> Channel | None:
@@ -138,7 +163,10 @@ class Words:
             order = self._graphs.get(capture)
             if order is None or order.channel.capacity < words:
                 if not self._spare or self._spare[-1].capacity < words:
-                    return None
+                    raise RuntimeError(
+                        "no memory is left for the exchanges of this CUDA graph: make the call outside "
+                        "graphs before you capture it, and again after every few graphs"
+                    )
                 order = self._graphs[capture] = _Order(self._spare.pop(), order)
         else:
             order = self._eager
@@ -183,7 +211,7 @@ class Words:
         every, held = self.site.peers(own, self._group())
         self._held.append((every, held))
         if [int(each[-1]) for each in every] != marks:
-            raise RuntimeError("it sees other memory than that of its peers")
+            raise RuntimeError("it maps other memory than that of its peers")
         return every
 
     def _together(self, step: Callable[[], T], text: str = "") -> tuple[T, list[str]]:
@@ -197,7 +225,7 @@ class Words:
         told = [json.loads(each) for each in self._board.told(json.dumps([fault, text]), _WHAT)]
         for rank, (theirs, _) in enumerate(told):
             if theirs:
-                raise Unfit(f"rank {rank} has no memory that all ranks see: {theirs}")
+                raise Unfit(f"rank {rank} cannot share memory with the others: {theirs}")
         return made[0], [each for _, each in told]
 
 

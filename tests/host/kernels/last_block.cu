@@ -8,7 +8,10 @@ extern "C" __global__ void last_block(
   parts[(long long)blockIdx.x * n + c] = s;
   __threadfence();  // F0
   __syncthreads();  // B0
-  if (threadIdx.x == 0) last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+  if (threadIdx.x == 0) {
+    last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();  // F1
+  }
   __syncthreads();  // B1
   if (last) {
     s = 0.f;

@@ -45,8 +45,8 @@ class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
     def emit(self, plan: ColumnsPlan, wording: Wording) -> ColumnsRecord:
         """The record of a kernel with the text of its forms."""
         text, parts = ColumnsText(plan, wording), plan.parts
-        views = [ColumnsView(text, form) for form in FORMS if form.admits(parts, wording)]
-        forms = [v.record(text.parameters(v.form.sized, bool(v.plane))) for v in views]
+        views = [ColumnsView(text, form) for form in FORMS]
+        forms = [v.record(text.parameters(bool(v.plane))) for v in views]
         record = ColumnsRecord(
             name=plan.name,
             kept=plan.outer + plan.reduced,
@@ -82,15 +82,6 @@ class Form:
     name: str
     holds: bool  # whether a thread has all its elements at once, and keeps some values from pass to pass
     levels: Callable[[KernelPlan], tuple[Level, ...]]  # the passes of reductions that it makes
-    sized: bool = False  # the lengths of a column's axes are arguments
-    admits: Callable[[KernelPlan, Wording], bool] = lambda plan, wording: True  # whether a plan has it
-
-
-def _of_batches(plan: KernelPlan, wording: Wording) -> bool:
-    """Whether columns lie along a batch, of which calls have many sizes: all that is made of them are
-    gradients of params, by sums alone."""
-    gradients = all(r.tensor.name in wording.accumulated for r in plan.results)
-    return gradients and not (plan.columns or plan.moments or plan.exponentials)
 
 
 FORMS = (
@@ -98,8 +89,6 @@ FORMS = (
     Form("registers", True, lambda plan: plan.merged_levels),
     # any length of column; one pass along it per level of reductions, and one for the results
     Form("multipass", False, lambda plan: plan.paired_levels),
-    # the same for batches of every size, by one text
-    Form("any_size", False, lambda plan: plan.paired_levels, True, _of_batches),
 )
 
 
@@ -150,7 +139,6 @@ class ColumnsView:
             "plane": self.plane,
             "counted": self._counted,
             "exchanged": body.exchanged,
-            "length": lengths_of(self.plan.inner),
             "segment": self.plan.segment,
             "segment_digits": text.segment_digits,
             "grouped": bool(text.walked),

@@ -70,22 +70,22 @@ def _memory_order(space: Axes, tensors: list[Tensor]) -> Order:
     """The axes of the space in the memory order of a tensor that has all of them."""
     full = next((t for t in tensors if t.axes == space), None)
     if full is None:
-        raise Misfit(f"no tensor has all of {_text(sorted(space))}, so that they have no order in memory")
+        raise Misfit(f"no tensor has all of {_text(sorted(space))}, so these axes have no order in memory")
     return full.order
 
 
 def _reduced_and_across(sums: list[Reduce], order: Order) -> tuple[Order, Order]:
     """R, the one set of axes that reductions along columns are over, and I, what lies within it in memory."""
     if any(s.window for s in sums):
-        raise Misfit("a sum over a window is not over whole columns")
+        raise Misfit("it sums over a window, not over whole columns")
     if not sums:
-        raise Misfit("nothing is reduced")
+        raise Misfit("it has no reduction")
     # A sum over columns takes the innermost axes too.
     along = {s.over for s in sums if order[-1] not in s.over}
     if len(along) != 1:
         found = ", ".join(sorted(_text(a for a in order if a in over) for over in along)) or "none"
         raise Misfit(
-            f"one set of axes other than the innermost, {order[-1]}, must be reduced over; there are: {found}"
+            f"a kernel can reduce over one set of axes without the innermost, {order[-1]}, not over {found}"
         )
     (over,) = along
     reduced = tuple(a for a in order if a in over)
@@ -100,17 +100,17 @@ def _sums_over_columns(
     for node in sums:
         if node.over == frozenset(reduced):
             if node.arg.axes | set(reduced) != space:
-                raise Misfit(f"a {node.op} over {_text(sorted(node.over))} is the same for several columns")
+                raise Misfit(f"a {node.op} over {_text(sorted(node.over))} has one value for several columns")
             continue
         if not set(across) <= node.over or node.over & set(reduced) not in (frozenset(), frozenset(reduced)):
             raise Misfit(f"a sum over {_text(sorted(node.over))} is neither along columns nor over them")
         if node.op != "sum" or node.arg.axes | set(reduced) != space:
-            raise Misfit(f"a {node.op} over {_text(sorted(node.over))} does not take in every column once")
+            raise Misfit(f"a {node.op} over {_text(sorted(node.over))} does not cover every column once")
         kept = without(outer, node.over)
         found.append(Column(node, kept, bool(node.axes & set(reduced))))
     nodes = {c.reduce for c in found}
     if any(nodes & set(walk(n.arg)) for n in sums):
-        raise Misfit("a reduction needs a sum over columns, which is there only at the end")
+        raise Misfit("a reduction uses a sum over columns, which is known only at the end")
     return tuple(found)
 
 
@@ -120,16 +120,16 @@ def _check_across(tensor: Tensor, across: Order) -> None:
     if mine == across and tensor.order[-len(across) :] != across:
         raise Misfit(f"{_declaration(tensor)} does not have {', '.join(across)} as its innermost axes")
     if set(mine) == set(across) and mine != across:
-        raise Misfit(f"{_declaration(tensor)} has {', '.join(across)} in another order")
+        raise Misfit(f"{_declaration(tensor)} has the axes {', '.join(across)} in another order")
 
 
 def _check_direct(result: Result, outer: Order, reduced: Order, across: Order) -> None:
     """A column's result has a value for each column, or for each element of each column."""
     axes, tensor = result.tensor.axes, result.tensor
     if not set(outer + across) <= axes:
-        raise Misfit(f"{_declaration(tensor)} is not one value for each of {_text(outer + across)}")
+        raise Misfit(f"{_declaration(tensor)} does not have all of the axes {_text(outer + across)}")
     if set(reduced) & axes and not set(reduced) <= axes:
-        raise Misfit(f"{_declaration(tensor)} has part of {_text(reduced)}")
+        raise Misfit(f"{_declaration(tensor)} has only some of the axes {_text(reduced)}")
 
 
 def _check_final(result: Result, columns: tuple[Column, ...], outer: Order, reduced: Order) -> None:
@@ -137,9 +137,9 @@ def _check_final(result: Result, columns: tuple[Column, ...], outer: Order, redu
     tensor, present = result.tensor, set(walk(result.expr))
     mine = [c for c in columns if c.reduce in present]
     if any(c.reduce.axes != tensor.axes for c in mine) or len({(c.kept, c.wide) for c in mine}) != 1:
-        raise Misfit(f"{_declaration(tensor)} has not the axes of the sums that it is made of")
+        raise Misfit(f"{_declaration(tensor)} does not have the axes of the sums that it uses")
     wanted = mine[0].kept + (reduced if mine[0].wide else ())
     if tensor.order != wanted:
-        raise Misfit(f"{_declaration(tensor)} is not in the order {_text(wanted)}")
+        raise Misfit(f"{_declaration(tensor)} is not declared in the order {_text(wanted)}")
     if any(isinstance(n, Reduce) for n in above([result.expr], frozenset(c.reduce for c in mine))):
-        raise Misfit(f"{_declaration(tensor)} is made of sums along columns and over them")
+        raise Misfit(f"{_declaration(tensor)} mixes sums along columns with sums over columns")

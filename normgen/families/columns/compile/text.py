@@ -117,17 +117,14 @@ class ColumnsText(KernelText):
         """Whether some operand is picked value by value."""
         return any(self.kind(a.operand) == "gather" for a in (*self.reads, *self.writes))
 
-    def parameters(self, sized: bool, across: bool) -> tuple[Parameter, ...]:
-        """Those of the forms that walk the columns. `sized`: with the lengths of axes that are reduced, and
-        `across` with those of the innermost."""
+    def parameters(self, across: bool) -> tuple[Parameter, ...]:
+        """Those of the forms that walk the columns. `across`: with the lengths of the innermost axes."""
         inner = self.layout.across if across or self.picks() else ()
         lengths = {*self.plan.segment, *self.walked[1:], *inner}
         used = [*self.plan.roots, *(c.column.reduce.arg for c in self.columns)]
         kinds = {"chunks_per_group": self.walked, "chunks": True, "blocks": self.columns}
         own = [Parameter(kind) for kind, there in kinds.items() if there]
-        lengths |= set(self.plan.inner if sized else ())
-        fixed = () if sized else self.plan.inner
-        return parameters_for(self, self._steps, used, lengths, own, fixed=fixed)
+        return parameters_for(self, self._steps, used, lengths, own, fixed=self.plan.inner)
 
     def _steps(self, operand: Operand) -> Order:
         """The axes along which an operand is addressed by a stride."""

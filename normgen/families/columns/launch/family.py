@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
-from normgen.families.columns.launch.choose import key_of_columns, pick
-from normgen.families.columns.launch.quantities import quantities
+from normgen.families.columns.launch.quantities import ColumnsSpace, nearly, quantities
 from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, ColumnShape, next_tile
-from normgen.families.columns.launch.space import neighbours, settle, starts
+from normgen.families.columns.launch.space import settle, starts
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, WORD, Call, once
 from normgen.launching.family import LaunchFamily, Lines, Lowered
-from normgen.launching.pick import around
+from normgen.launching.pick import around, pick
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
+from normgen.launching.table import key_of
 from normgen.package.kernels import IMAGE, ColumnsRecord
 from normgen.package.operands import OperandRecord
 
@@ -31,14 +30,17 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         {
             "registers": "a block holds columns in registers",
             "multipass": "columns of any length: one pass over memory per reduction",
-            "any_size": "sums along a batch: one text for all sizes",
             "second_stage": "after one of these: adds up what blocks left of sums",
         }
     )
 
     def space(self, kernel: ColumnsRecord, call: Call) -> Iterator[ColumnSchedule]:
         shape = shape_of(kernel, call)
-        return around(pick(shape), starts(shape), lambda each: neighbours(each, shape))
+        return around(pick(self, kernel, call, *nearly(shape)), ColumnsSpace(shape))
+
+    def of_form(self, kernel: ColumnsRecord, call: Call, form: str) -> Iterator[ColumnSchedule]:
+        found = starts(shape_of(kernel, call))
+        return (each for each in found if each.form == form or form not in FORMS)
 
     def settle(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> ColumnSchedule | Support:
         if schedule.form not in FORMS or all(form.form != schedule.form for form in kernel.forms):
@@ -53,7 +55,7 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
 
     def measured_as(self, kernel: ColumnsRecord, call: Call) -> tuple[str, int]:
         shape = shape_of(kernel, call)
-        return key_of_columns(shape), shape.columns
+        return key_of(shape, "device", "columns", "image", "misaligned"), shape.columns
 
     def moved(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Mapping[str, int]:
         return _Grid(kernel, call, schedule).moved()
@@ -96,7 +98,7 @@ def shape_of(record: ColumnsRecord, call: Call) -> ColumnShape:
     picked = any(o.inner not in ((), record.inner) for o in (*record.reads, *record.writes))
     sums, segments = wanted_columns(record, call), call.size(record.segment)
     return ColumnShape(
-        device=replace(call.device, multiprocessors=call.multiprocessors),
+        device=call.device,
         length=call.size(record.reduced),
         vector=call.vector_width(wide, call.size(record.inner)),
         misaligned=0 if picked else WORD // min(map(call.itemsize, wide), default=4),
@@ -118,7 +120,6 @@ def shape_of(record: ColumnsRecord, call: Call) -> ColumnShape:
         sums=len(record.columns),
         persistent=bool(sums),
         image=IMAGE in record.inner or len(record.inner) > 1,
-        sized=any(form.form == "any_size" for form in record.forms),
     )
 
 
@@ -140,7 +141,7 @@ class _Grid:
         self.tiles = -(-self.chunks // s.lanes)  # of a segment
         self.sums = wanted_columns(record, call)
         # one block for each tile; with sums over columns, as many as are resident together
-        self.room = max(1, s.blocks * call.multiprocessors // self.segments)
+        self.room = max(1, s.blocks * call.device.multiprocessors // self.segments)
         self.per_segment = min(self.tiles, self.room) if self.sums else self.tiles
         self.blocks = self.segments * self.per_segment
 
@@ -149,7 +150,9 @@ class _Grid:
         s, record, call = self.schedule, self.record, self.call
         shape = shape_of(record, call)
         beyond = self.blocks * s.lanes  # the last tiles of all blocks, and those that would be next
-        reach = max(self.blocks * self.length, (self.chunks + 2 * beyond) * s.vector, call.reach())
+        widths = {partial_name(record, c): c.partial(self.length) for c in self.sums}
+        left = self.blocks * max(widths.values(), default=1)
+        reach = max(left, (self.chunks + 2 * beyond) * s.vector, call.reach())
         constants = {
             "VEC": s.vector, "LANES": s.lanes, "TEAM": s.team, "THREADS": s.threads, "ITEMS": s.items,
             "MIN_BLOCKS": s.blocks, "LENGTH": self.length, "COVERS": s.items * s.team == self.length,
@@ -163,7 +166,6 @@ class _Grid:
         accumulating = Accumulating(record, call, record.reduced, own, wide, most, sized=shape.image)
         shared = next_tile(s.lanes, s, shape)
         launch = accumulating.launch(s.form, constants, self.blocks, s.threads, shared=shared)
-        widths = {partial_name(record, c): c.partial(self.length) for c in self.sums}
         workspace = tuple((name, (self.blocks, width), "f32") for name, width in widths.items())
         return Lowered((launch, *accumulating.second_stage()), workspace)
 

@@ -4,14 +4,18 @@ schedules at once, for several numbers of columns. What means the same has the n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, ColumnShape, exchange, shared
+from normgen.families.columns.launch.space import neighbours, starts
 from normgen.launching.call import WORD
-from normgen.launching.machine import WARP
+from normgen.launching.machine import WARP, of_usual_size
+from normgen.launching.pick import Space, bucket_of, compared, counts_of
 from normgen.launching.quantities import Array, Placed, log2, placed
 
+_SHORT = 256  # planes up to this, of which the last vectors are a part that counts
 _AS_THEY_ARE = ("items", "blocks", "registers", "ahead", "realigned")
 
 
@@ -80,3 +84,38 @@ def _grid(shape: ColumnShape, s: Mapping[str, Array]) -> Placed:
     room = np.maximum(1.0, s["blocks"] * shape.device.multiprocessors // shape.segments)
     per_segment = np.minimum(tiles, room) if shape.persistent else tiles
     return Placed(per_segment * shape.segments, s["blocks"], s["threads"], tiles / per_segment)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsSpace(Space[ColumnSchedule]):
+    """Columns of a shape, however many there are (`shape` has none)."""
+
+    shape: ColumnShape
+
+    @property
+    def counts(self) -> Sequence[int]:
+        shape, few = self.shape, self.shape.side_by_side
+        moved = shape.length * few * max(1, shape.reads + shape.writes)
+        return [few * count for count in counts_of(moved)] if shape.batched else [few]
+
+    @property
+    def usual(self) -> ColumnsSpace:
+        return ColumnsSpace(replace(self.shape, segments=1, device=of_usual_size(self.shape.device)))
+
+    def starts(self) -> Sequence[ColumnSchedule]:
+        return starts(self.shape)
+
+    def near(self, start: ColumnSchedule) -> Sequence[ColumnSchedule]:
+        return neighbours(start, self.shape)
+
+    def times(self, found: Sequence[ColumnSchedule], counts: Sequence[int]) -> Array:
+        return compared(quantities(self.shape, found, counts), len(found))
+
+
+def nearly(shape: ColumnShape) -> tuple[ColumnsSpace, int]:
+    """The space of such columns, and of those of nearly such images; and nearly how many there are."""
+    if not shape.batched:
+        return ColumnsSpace(replace(shape, columns=0)), shape.columns
+    side = shape.side_by_side
+    near = side if side <= _SHORT and shape.misaligned > shape.vector else bucket_of(side)
+    return ColumnsSpace(replace(shape, columns=0, side_by_side=near)), bucket_of(shape.columns)

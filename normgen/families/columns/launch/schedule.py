@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from normgen.launching.call import WORD
 from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import estimate, knob
 from normgen.launching.machine import ORDINARY_SHARED, WARP, Machine
 
 _MAX_BLOCKS = 32
 TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-_SIZED_TEAM, _SIZED_LANES = 16, 16  # threads of a block of the text for all lengths, along and across
 LANES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -31,7 +29,6 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "registers": Form(True, 1 << 30, "a column fits the registers of {0}, {1} each"),
         "multipass": Form(False, 4, "{0} pass along it once for each level of reductions"),
-        "any_size": Form(False, 4, "one text serves columns of every length: {0} pass along this one"),
     }
 )
 
@@ -61,14 +58,7 @@ class ColumnShape:
     wide: int  # sums over columns that are wanted, with a value for each element
     sums: int  # sums over columns that the kernel has
     persistent: bool  # whether any is wanted, so that blocks walk several tiles
-    sized: bool = False  # whether there is a text for columns of every length
     image: bool = False  # whether those side by side are the pixels of an image
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Of images: the vectors that texts are for, the widest first. Few, so that texts are few."""
-        widest = WORD // self.narrowest
-        return tuple(width for width in (widest, 2, 1) if width <= self.vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +93,6 @@ class ColumnSchedule:
     def chunks(self, columns: Any, side_by_side: int) -> Any:
         """Groups of neighbouring columns, each of one thread. Of numbers, and of arrays of them."""
         return columns // side_by_side * -(-side_by_side // self.vector)
-
-
-def any_size(shape: ColumnShape) -> ColumnSchedule:
-    """How columns run by the text for all lengths, which make no difference."""
-    team, lanes = _SIZED_TEAM, _SIZED_LANES
-    while team > WARP // lanes and exchange_bytes(team, lanes, shape.vector, shape) > ORDINARY_SHARED:
-        team //= 2
-    registers = multipass_registers(shape, shape.vector)
-    found = ColumnSchedule("any_size", shape.vector, team, -(-shape.length // team), registers, lanes)
-    return replace(found, blocks=blocks_resident(found, lanes, shape))
 
 
 def registers_of(

@@ -19,7 +19,6 @@ from normgen.families.columns.launch.schedule import (
     TEAMS,
     ColumnSchedule,
     ColumnShape,
-    any_size,
     blocks_resident,
     lanes_that_fit,
     multipass_registers,
@@ -79,8 +78,6 @@ def _unusual(s: ColumnSchedule, shape: ColumnShape) -> float:
 def neighbours(s: ColumnSchedule, shape: ColumnShape) -> list[ColumnSchedule]:
     """The schedules that give a column the same bits: with all lanes that there may be, or with one other
     knob and nearly as many columns of a block. At most so many."""
-    if s.form == "any_size":
-        return [s]
     same = (across(s, lanes, shape) for lanes in lanes_that_fit(s, shape))
     others = (across(each, n, shape) for each in _alike(s, shape) for n in _near_lanes(each, s, shape))
     return list(islice(distinct(chain([s], same, others)), MOST_NEIGHBOURS))
@@ -120,8 +117,6 @@ def settle(s: ColumnSchedule, shape: ColumnShape) -> ColumnSchedule | Support:
     Any vector, and any thread group that has the column, will do."""
     if s.form not in FORMS:
         return Support(False, f"there is no form {s.form}")
-    if s.form == "any_size":
-        return settled(s, any_size(shape))
     if s.vector not in (_misaligned if s.realigned else _vectors)(shape):
         return Support(False, f"vectors of {s.vector} columns are not aligned, or too narrow")
     if s.realigned and (s.ahead or not s.holds):

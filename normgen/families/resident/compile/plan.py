@@ -202,7 +202,9 @@ class _Planner:
         over, axes = frozenset(self.statistics.segment), frozenset(self.inner)
         plain = all(n.op == "sum" and not n.window and (n.over, n.axes) == (over, axes) for n in outer)
         if len(outer) != 1 or not plain or result.tensor.role == "state":
-            raise self._misfit(f"has not one sum of each element over segments for `{result.tensor.name}`")
+            raise self._misfit(
+                f"does not have exactly one sum per element over segments for `{result.tensor.name}`"
+            )
         return Column(outer[0], (), True)
 
     def _share(
@@ -262,7 +264,7 @@ def _is_statistics(plan: KernelPlan, temporaries: set[str]) -> bool:
     """Whether it has nothing but moments of one operand, or sums, over the rows of each segment, for each
     element of a row. Only of an only segment may moments make states, and sums results."""
     columns = plan.columns
-    if plan.levels or plan.results or plan.shared or plan.pieces or not columns:
+    if plan.levels or plan.results or plan.pieces or not columns:
         return False
     if not all(c.wide and c.kept == plan.segment and not c.part and c.row is None for c in columns):
         return False

@@ -4,14 +4,11 @@ there, the kernel, and one that adds up what blocks leave of sums over segments.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
 from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.dtypes import DTYPES
-from normgen.families.resident.launch.choose import key_of_segments, neighbours, pick, starts_of
-from normgen.families.resident.launch.quantities import ResidentShape, quantities
+from normgen.families.resident.launch.quantities import ResidentShape, ResidentSpace, quantities
 from normgen.families.resident.launch.residence import Residence, unfit
 from normgen.families.resident.launch.segments import segment_of
 from normgen.launching.accumulating import (
@@ -26,9 +23,10 @@ from normgen.launching.accumulating import (
 from normgen.launching.call import INT_LIMIT, Call, once
 from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.launch import Launch
-from normgen.launching.pick import around
+from normgen.launching.pick import around, bucket_of, pick
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
+from normgen.launching.table import key_of
 from normgen.package.kernels import ResidentRecord
 
 _NO_PLACE = Support(False, "its blocks cannot keep what they read")
@@ -55,12 +53,7 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
     def space(self, kernel: ResidentRecord, call: Call) -> Iterator[Residence]:
         """Every way to keep the segments of a call: the usual one first. There is none where there is no
         usual one."""
-        usual, segment = _usual(kernel, call), segment_of(kernel, call)
-        if usual is not None:
-            yield usual  # which is all that most ask for
-            starts = starts_of(segment, call.device)
-            found = around(usual, starts, lambda each: neighbours(segment, each, call.device))
-            yield from islice(found, 1, None)
+        return around(_usual(kernel, call), _space(kernel, call))
 
     def settle(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Residence | Support:
         if not _able(kernel, call):
@@ -69,7 +62,8 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
         return Support(False, why) if why else schedule
 
     def measured_as(self, kernel: ResidentRecord, call: Call) -> tuple[str, int]:
-        return key_of_segments(segment_of(kernel, call)), call.size(kernel.segment)
+        kind = "moments" if kernel.moments else "sums"
+        return f"{key_of(segment_of(kernel, call), 'record')}-{kind}", call.size(kernel.segment)
 
     def quantities(
         self, kernel: ResidentRecord, call: Call, schedules: Sequence[Residence]
@@ -122,10 +116,14 @@ def _able(kernel: ResidentRecord, call: Call) -> bool:
     return all(call.contiguous(o) for o in operands if o.inner == kernel.inner)
 
 
+def _space(kernel: ResidentRecord, call: Call) -> ResidentSpace:
+    return ResidentSpace(segment_of(kernel, call), shape_of(kernel, call))
+
+
 @once
 def _usual(kernel: ResidentRecord, call: Call) -> Residence | None:
     """The residence that a kernel takes by itself, if there is one."""
-    return pick(segment_of(kernel, call), shape_of(kernel, call), call.size(kernel.segment))
+    return pick(FAMILY, kernel, call, _space(kernel, call), bucket_of(call.size(kernel.segment)))
 
 
 @once
@@ -133,7 +131,7 @@ def shape_of(kernel: ResidentRecord, call: Call) -> ResidentShape:
     """What the quantities of residences depend on."""
     segment = segment_of(kernel, call)
     return ResidentShape(
-        device=replace(call.device, multiprocessors=call.multiprocessors),
+        device=call.device,
         bands=segment.bands or 1,
         rows=segment.rows,
         length=segment.length,

@@ -3,15 +3,18 @@ numbers of segments. What means the same has the name that it has for rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
-from normgen.families.resident.launch.residence import Residence
-from normgen.families.resident.launch.segments import FLOAT
+from normgen.families.resident.launch.residence import MOST_STARTS, Residence, divided, division_of, every
+from normgen.families.resident.launch.segments import FLOAT, Segment
 from normgen.launching.call import WORD
-from normgen.launching.machine import WARP, Machine
+from normgen.launching.knobs import distinct
+from normgen.launching.machine import WARP, Machine, of_usual_size
+from normgen.launching.pick import Space, compared, counts_of
 from normgen.launching.quantities import Array, Placed, log2, placed
 
 _AS_THEY_ARE = ("items", "blocks", "places", "members", "depth")
@@ -89,3 +92,30 @@ def _knobs(residences: Sequence[Residence], times: int) -> dict[str, Array]:
     names = (*_AS_THEY_ARE, "vector", "threads", "team", "teams", "again", "shared")
     table = {name: np.array([getattr(s, name) for s in residences], float) for name in names}
     return {name: np.tile(values, times) for name, values in table.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentSpace(Space[Residence]):
+    """Segments of a shape, however many there are."""
+
+    segment: Segment
+    shape: ResidentShape
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        moved = self.segment.rows * self.segment.length * max(1, self.shape.held + self.shape.written)
+        return (1,) if self.segment.bands else counts_of(moved)
+
+    @property
+    def usual(self) -> ResidentSpace:
+        shape = replace(self.shape, device=of_usual_size(self.shape.device))
+        return ResidentSpace(self.segment, shape)
+
+    def starts(self) -> Sequence[Residence]:
+        return list(islice(distinct(every(self.segment, self.shape.device)), MOST_STARTS))
+
+    def near(self, start: Residence) -> Iterator[Residence]:
+        return distinct(divided(self.segment, division_of(start), self.shape.device))
+
+    def times(self, found: Sequence[Residence], counts: Sequence[int]) -> Array:
+        return compared(quantities(self.shape, found, counts), len(found))

@@ -1,7 +1,7 @@
 """Which axes of a group are a row of the rows family, and which number the rows.
 
 `inner` are the axes of a row, contiguous in memory; `kept` are the others. A reduction is over the inner
-axes, or it is an accumulator: over kept ones, or in shared rows.
+axes, or it is an accumulator.
 """
 
 from __future__ import annotations
@@ -62,15 +62,6 @@ def choose_rows(group: Group, sums: list[Reduce]) -> Rows:
     return _widened(found, order, sums)
 
 
-def choose_shared_rows(group: Group, sums: list[Reduce]) -> Rows:
-    """Rows of all trailing axes that everything reduces, each reduction an accumulator; raises `Misfit`."""
-    order = axis_order(group)
-    rows = _accumulating(group, order, trailing(order, group.space.intersection(*(s.over for s in sums))))
-    if not rows.only_accumulates(sums):
-        raise group.misfit(f"is not made of reductions over rows of [{', '.join(order)}]")
-    return rows
-
-
 def choose_folded_rows(group: Group, sums: list[Reduce]) -> Rows:
     """Rows of the innermost axes that everything reduces, and of the dimension around them that nothing does,
     where further axes are reduced too: moments of each element, which blocks fold; raises `Misfit`.
@@ -82,19 +73,14 @@ def choose_folded_rows(group: Group, sums: list[Reduce]) -> Rows:
     folded = trailing(order, over)
     around = order[: len(order) - len(folded)]
     inner = trailing(around, _dimension(around[-1:], group.program) - over) + folded
-    rows = _accumulating(group, order, inner)
-    rows = replace(rows, columns=tuple(replace(c, folded=folded) for c in rows.columns))
+    kept = order[: len(order) - len(inner)]
+    columns = accumulators(group.roots, kept, inner) or ()
+    rows = Rows(group, kept, inner, tuple(replace(c, folded=folded) for c in columns))
     apart = folded and not (rows.row <= over or over <= rows.row)
     moments = all(c.op == "moments" and c.reduce.over == over for c in rows.columns)
     if not (apart and moments and rows.only_accumulates(sums)):
-        raise group.misfit(f"has no moments of neighbours in rows of [{', '.join(order)}]")
+        raise group.misfit(f"has no moments of neighboring elements in rows of [{', '.join(order)}]")
     return rows
-
-
-def _accumulating(group: Group, order: Order, inner: Order) -> Rows:
-    """Rows of these innermost axes, each reduction an accumulator, or none."""
-    kept = order[: len(order) - len(inner)]
-    return Rows(group, kept, inner, accumulators(group.roots, kept, inner, within=True) or ())
 
 
 def _dimension(axes: Order, program: Program) -> Axes:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from normgen.families.rows.compile.forms import (
     FORMS,
     REGISTERS,
-    any_size,
     cooperates,
     exchanged,
     finishes,
@@ -27,7 +26,6 @@ from normgen.families.rows.compile.plan import (
     plan_folded,
     plan_in_pieces,
     plan_rows,
-    plan_shared,
     plan_told,
     plan_whole,
 )
@@ -43,17 +41,8 @@ from normgen.kernel.show import show_plan
 from normgen.kernel.text import KernelText, Wording
 from normgen.package.kernels import RowsRecord
 
-
-def _plan_sharing(group: Group) -> KernelPlan:
-    """`plan_shared`, where a thread group has each row otherwise."""
-    if not plan_rows(group).levels:
-        raise group.misfit("has groups that blocks share anyway")
-    return plan_shared(group)
-
-
 # How else a group may be planned, by the way that a strategy asks for.
 _OTHERWISE: dict[str, tuple[Callable[[Group], KernelPlan], ...]] = {
-    "shared": (_plan_sharing,),
     "folded": (plan_folded,),
     "whole": (plan_whole, plan_in_pieces),
     "told": (plan_told,),
@@ -78,14 +67,13 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             alone = KernelText(replace(plan, segment=()), wording, far=text.far)
         forms, held = [], []
         for form in [REGISTERS] if plan.channel else [each for each in FORMS if each.admits(plan)]:
-            view = RowsView(alone if form is REGISTERS or (form.sized and not plan.columns) else text, form)
+            view = RowsView(alone if form is REGISTERS else text, form)
             forms.append(view.record())
             held.append(len(view.body.held))
         if cooperates(plan):
             forms.append(clear_form(text))
         if plan.finals:
-            lengths = plan.inner if any_size(plan) else ()
-            forms.append(second_stage_form(text, several=not plan.part, lengths=lengths))
+            forms.append(second_stage_form(text, several=not plan.part))
         record = RowsRecord(
             name=plan.name,
             kept=plan.kept,
@@ -117,7 +105,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
         return first_plan(_OTHERWISE[way], group)
 
     def way(self, plan: KernelPlan) -> str:
-        return "shared" if plan.shared else "folded" if plan.folded else ""
+        return "folded" if plan.folded else ""
 
 
 FAMILY = Rows()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from normgen.kernel.access import Access
 from normgen.kernel.levels import is_missed
 from normgen.kernel.plan import KernelPlan
-from normgen.package.kernels import IMAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,6 @@ class Form:
     stored: bool = False  # accumulators of each element of a row lie in memory
     combines: bool = False  # accumulators of one value are exchanged as what rows sum is
     spare: bool = False  # there is room between the operands in shared memory
-    sized: bool = False  # the lengths of a row's axes are arguments
     # whether an operand that differs between rows passes through shared memory, if so many passes read it
     staged: Callable[[KernelPlan, Access, int], bool] = lambda plan, access, passes: False
     # whether parts of operands that all rows share are held from before the first row on
@@ -40,12 +38,12 @@ class Form:
 
 def _usual(plan: KernelPlan) -> bool:
     """Whether a thread group has each row, in one piece, of which nothing is kept."""
-    return not (plan.shared or plan.folded or plan.part or plan.pieces or plan.splits)
+    return not (plan.folded or plan.part or plan.pieces or plan.splits)
 
 
 def _splits(plan: KernelPlan) -> bool:
     """Whether nothing is exchanged in a row that a thread group would have."""
-    return plan.splits and not (plan.shared or plan.folded or plan.part or plan.pieces)
+    return plan.splits and not (plan.folded or plan.part or plan.pieces)
 
 
 def _exchanges_once(plan: KernelPlan) -> bool:
@@ -110,17 +108,6 @@ def exchanged(plan: KernelPlan) -> int:
     return 3 if level.moments else len(level.sums)
 
 
-def any_size(plan: KernelPlan) -> bool:
-    """Whether the length of a row may be an argument of a text: its axes are those of an image, of which
-    calls have many sizes; what is accumulated over rows is a value of each; and what only some of a row's
-    elements share is shared by neighbours."""
-    runs = (o for o in plan.operands if o.inner and o.inner != plan.piece)
-    neighbours = all(plan.inner.index(o.inner[-1]) + 1 < len(plan.inner) for o in runs)
-    narrow = not any(c.wide or c.part or c.terms or c.op == "moments" for c in plan.columns)
-    whole = not (plan.shared or plan.folded or plan.part or plan.exponentials)
-    return IMAGE in plan.piece and neighbours and narrow and whole
-
-
 def left(plan: KernelPlan) -> tuple[int, ...]:
     """How many values each of the blocks that share a row by launches leaves of each level."""
     levels = plan.paired_levels
@@ -145,7 +132,7 @@ REGISTERS = Form(
 )
 PIPELINE = Form(
     "pipeline",
-    lambda plan: not (plan.shared or plan.part or plan.pieces) and bool(plan.columns or plan.levels),
+    lambda plan: not (plan.part or plan.pieces) and bool(plan.columns or plan.levels),
     holds=True,
     late=True,
     spare=True,
@@ -180,7 +167,6 @@ WORD_ALIGNED = Form(
     finishes=True,
     staged=lambda plan, access, passes: True,
 )
-ANY_SIZE = Form("any_size", lambda plan: any_size(plan), own=("team", "members"), sized=True)
 BATCH = Form("batch", _splits, staged=lambda plan, access, passes: True, holds_parts=lambda plan: True)
 # In the order of a record.
 FORMS = (
@@ -199,13 +185,11 @@ FORMS = (
     # any length of row; one pass over it per level, from memory or from a copy in shared memory
     Form(
         "multipass",
-        lambda plan: plan.shared or _splits(plan) or (_usual(plan) and bool(plan.inner)),
+        lambda plan: _splits(plan) or (_usual(plan) and bool(plan.inner)),
         launches=True,
         finishes=True,
         stored=True,
         combines=True,
         staged=lambda plan, access, passes: passes > 1,
     ),
-    # rows of images of every size by one text
-    ANY_SIZE,
 )

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from normgen.families.rows.compile.axes import Rows, choose_folded_rows, choose_rows, choose_shared_rows
+from normgen.families.rows.compile.axes import Rows, choose_folded_rows, choose_rows
 from normgen.families.rows.compile.whole import rows_in_pieces, whole_rows
 from normgen.ir.expr import Expr, Load, Reduce, add, mul, reduce, reductions, walk
 from normgen.ir.program import Result, Tensor, made_of_cotangents
@@ -33,16 +33,6 @@ from normgen.kernel.plan import KernelPlan, Operand, kernel_plan
 def plan_rows(group: Group) -> KernelPlan:
     """The kernel of a group whose reductions are over rows, or over all of them; raises `Misfit`."""
     return _kernel(choose_rows(group, _sums(group)))
-
-
-def plan_shared(group: Group) -> KernelPlan:
-    """The kernel of a group of nothing but reductions over long rows, where blocks share each row and the
-    second-stage kernel combines what they found; raises `Misfit`.
-    """
-    plan = replace(_kernel(choose_shared_rows(group, _some_sums(group))), shared=True)
-    if not plan.splits:
-        raise group.misfit("has no rows to share")
-    return plan
 
 
 def plan_folded(group: Group) -> KernelPlan:
@@ -70,9 +60,9 @@ def plan_told(group: Group) -> KernelPlan:
     plan = _kernel(choose_rows(group, _sums(group)))
     rows = frozenset(plan.kept)
     if plan.columns or plan.segment or any(value.axes != rows for n in plan.told for value in n.values):
-        raise group.misfit("accumulates over rows, or tells what is no value of each row")
+        raise group.misfit("accumulates over rows, or exchanges values that are not per row")
     if len({node.values for node in plan.told}) != 1 or any(n.axes & set(plan.inner) for n in plan.told):
-        raise group.misfit("has not one exchange between ranks in each row")
+        raise group.misfit("does not have exactly one exchange between ranks per row")
     return plan
 
 
@@ -100,7 +90,7 @@ def _kernel(rows: Rows) -> KernelPlan:
     _check_states(plan.results, plan.finals, () if rows.pieces else inner)
     for result in plan.results:
         if result.tensor.axes & row and not row <= result.tensor.axes:
-            raise Misfit(f"`{result.tensor.name}` has part of the row")
+            raise Misfit(f"`{result.tensor.name}` has only part of a row")
     if len(plan.levels) > (2 if plan.moments or plan.exponentials else 0):
         last = plan.levels[-1]  # the last pass of sums is one of nothing else
         gradients = made_of_cotangents(group.program.operands, *(c.value for c in columns))
@@ -150,7 +140,7 @@ def _check_states(direct: tuple[Result, ...], finals: tuple[Result, ...], inner:
     for result in direct:
         name = result.tensor.name
         if result.tensor.role == "state" and name in (read if inner else late):
-            raise Misfit(f"`{name}` is updated while rows are read")
+            raise Misfit(f"`{name}` is updated while the kernel still reads rows")
     for result in finals:
         for other in finals:
             reads = any(isinstance(n, Load) and n.tensor == result.tensor.name for n in walk(other.expr))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import chain
 
 from normgen.families.rows.compile.forms import (
     BATCH,
@@ -24,7 +23,7 @@ from normgen.kernel.access import Access, ColumnText, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.phases import Phase
-from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
+from normgen.kernel.text import KernelText, factor, lengths_of
 from normgen.package.operands import FormRecord, Parameter
 
 
@@ -50,8 +49,6 @@ class RowsView:
             access.at = "0"
         for access in self.parts:
             access.part = f"{access.value}_part" if form.stored else f"{access.value}_parts[{access.at}]"
-        for access in self.parts if form.sized else ():
-            access.part = f"{access.value}_run.of(i, {access.value}_first, {access.value}_next)"
         # of operands that rows share every element is loaded before the first row
         self.holds_parts = form.holds_parts(self.plan)
         self.finishes = form.finishes and finishes(self.plan)
@@ -63,14 +60,14 @@ class RowsView:
     def record(self) -> FormRecord:
         """The form with its text."""
         used = [*self.plan.roots, *(c.column.value for c in self.text.columns)]
-        # (what one of the blocks that share a row stores, no other may read)
-        assert not (self.form.launches and any(a.updated for a in self.text.reads))
+        # (what one of the blocks that share a row stores, no other may read; finals come after all rows)
+        stored = {r.tensor.name for r in self.plan.results}
+        assert not (self.form.launches and any(a.tensor in stored for a in self.text.reads))
         published = ("published",) if self.form.launches and self.body.levels else ()
         context, own = self.context(), map(Parameter, ("rows", *self.form.own, *published))
         name = self.form.name
-        lengths = self.plan.inner if self.form.sized else ()
         tensors = (*self.text.reads, *self.text.writes, *self.finals)
-        parameters = row_parameters(self.text, used, own, tensors, lengths=lengths)
+        parameters = row_parameters(self.text, used, own, tensors)
         return form_record(self.text, name, f"rows/{name}", context, parameters)
 
     def context(self) -> Context:
@@ -127,14 +124,8 @@ class RowsView:
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
             "flags": text.flags(text.reads) | self._ones(),
-            "piece_length": lengths_of(self.plan.piece),
-            "row_length": lengths_of(self.plan.inner),
-            "piece_count": lengths_of(self.plan.pieces),
-            "places_of_pieces": digits_of(self.plan.pieces, "piece", always=True),
             "exchanged": max(body.exchanged, int(bool(narrow) and self.form.combines)),
-            "given": self._given(),
             "channel": self._channel(),
-            "summed": [c for c in columns if self.form.sized],
             "narrow": narrow,
             "digits": text.digits,
             "pieces": text.piece_digits,
@@ -145,7 +136,6 @@ class RowsView:
             "holds_parts": self.holds_parts,
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
-            "begins": self._begins(stores),
             "streamed": streamed,
             "slice_bytes": slice_bytes,
             "tagged": [v for v in self.vectors.values() if v.tags],
@@ -194,23 +184,10 @@ class RowsView:
             "sizes": f"{max(n.rank for n in told) + 1}, {len(told[0].values)}",
         }
 
-    def _begins(self, stores: list[Context]) -> str:
-        """Where a row begins of some operand that has all rows, or of a result."""
-        rows = {*self.plan.pieces, *self.plan.kept}
-        own = (f"{v.pointer}{v.offset}" for v in self.vectors.values() if rows <= set(v.operand.kept))
-        return next(chain(own, (store["address"] for store in stores)), "")
-
-    def _given(self) -> int:
-        """How many values a warp gives in one exchange at most, where lengths are arguments: of moments their
-        number too."""
-        if not (self.body.levels or self.text.columns):
-            return 0
-        return max(1, self.body.exchanged, 4 if self.plan.moments else 0)
-
     def _ones(self) -> dict[str, str]:
         """Whether vectors need one element of each operand that some elements of a row share, where the
         lengths are constants that say so."""
-        return {} if self.form.sized else {a.one: f"{a.span} % VEC == 0" for a in self.parts}
+        return {a.one: f"{a.span} % VEC == 0" for a in self.parts}
 
     def _streamed(self, phases: list[Context]) -> list[Access]:
         """The operands that pass through shared memory."""
@@ -254,9 +231,7 @@ class RowsView:
         if self._is_whole(access):
             return f"const float {access.value} = {access.part};"
         text = access.load
-        if self.form.sized:
-            text = access.part
-        elif access.span and self.holds_parts and not access.walks:
+        if access.span and self.holds_parts and not access.walks:
             text = access.held
         elif access.span:
             text = f"({text})" if access.flag else text

@@ -43,8 +43,7 @@ class RowBlocks:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
         self.form = form = form_of(schedule)
-        across = form.across_segments and not (form.sized and kernel.columns)
-        self.segments = 1 if across else call.size(kernel.segment)
+        self.segments = 1 if form.across_segments else call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
         # vectors side by side that are summed together, and how many such runs a part of a row has
@@ -59,10 +58,8 @@ class RowBlocks:
         able = kernel.finishes and form.finishes and call.aligned(call.present(kernel.finals))
         self.blocks_per_segment = 1 if able and self._alone() else self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
-        together = schedule.together(call.multiprocessors)
+        together = schedule.together(call.device.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
-        if form.sized:  # where rows leave partials each does, whatever the blocks
-            self.resident = -(-self.rows * self.segments // schedule.teams)
         self.partials = self.rows * self.runs if kernel.part else self.blocks
         several = schedule.members > 1
         meeting, apart = several and form.meets, several and form.streams
@@ -98,16 +95,14 @@ class RowBlocks:
         if not self.kernel.segment or not self.kernel.accumulates:
             return 0
         if self.walks:
-            return max(_MOST_SHARES, self.schedule.together(self.call.multiprocessors))
+            return max(_MOST_SHARES, self.schedule.together(self.call.device.multiprocessors))
         return self._room(self.form.rounds, segments=1)
 
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s, form = self.schedule, self.form
         tiles = -(-self.rows // (s.teams * s.batch))
-        together = s.together(self.call.multiprocessors)
-        if form.sized:
-            return self.rows
+        together = s.together(self.call.device.multiprocessors)
         if not self.kernel.accumulates:
             if form.in_order:
                 return min(tiles, together)
@@ -122,7 +117,7 @@ class RowBlocks:
             return False
         moving = [o for o in call.touched(kernel.reads, kernel.writes) if o.kept and o.inner == kernel.inner]
         row = sum(map(call.itemsize, moving)) * self.length * s.teams
-        turn = _TURN + row * call.multiprocessors / (bandwidth_of(device) * s.cluster)
+        turn = _TURN + row * call.device.multiprocessors / (bandwidth_of(device) * s.cluster)
         return 0 < self.rows <= s.teams * (1 + int(device.launch_latency / turn))
 
     def _in_turns(self, tiles: int, together: int) -> int:
@@ -141,7 +136,9 @@ class RowBlocks:
         rows so many that those of a thread group are a multiple of a word's elements apart: all begin at
         the same one."""
         quantum = store_quantum(self.schedule)
-        blocks = rounds * self.schedule.together(self.call.multiprocessors) // (segments or self.segments)
+        blocks = (
+            rounds * self.schedule.together(self.call.device.multiprocessors) // (segments or self.segments)
+        )
         return max(1, blocks // quantum) * quantum
 
     def _reaches(self) -> Iterator[int]:

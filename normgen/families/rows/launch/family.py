@@ -8,13 +8,12 @@ from math import ceil
 from types import MappingProxyType
 
 from normgen.counting import counted
-from normgen.families.rows.launch.any_size import MOST_THREADS, of_every_size
 from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.choose import (
+    RowsSpace,
     bits,
     default,
     describe_fully,
-    device_of,
     forms_of,
     in_two_ways,
     key_of_rows,
@@ -23,12 +22,12 @@ from normgen.families.rows.launch.choose import (
 )
 from normgen.families.rows.launch.cost import moved
 from normgen.families.rows.launch.fitting import spare_words
-from normgen.families.rows.launch.forms import form_of, reason_of
+from normgen.families.rows.launch.forms import FORMS, reason_of
 from normgen.families.rows.launch.legal import settle
 from normgen.families.rows.launch.quantities import quantities
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
-from normgen.families.rows.launch.space import neighbours, starts
+from normgen.families.rows.launch.space import starts
 from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name, published_name, words_name
 from normgen.launching.call import WORD, Call
 from normgen.launching.family import LaunchFamily, Lines, Lowered
@@ -37,7 +36,7 @@ from normgen.launching.launch import Launch
 from normgen.launching.pick import around
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
-from normgen.package.kernels import IMAGE, RowsRecord
+from normgen.package.kernels import RowsRecord
 from normgen.package.operands import OperandRecord
 
 # How often rows fill the second-level cache before it is told what to keep. With less nothing is gained.
@@ -57,7 +56,6 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             "word_aligned": "a pipeline of misaligned rows, stored by aligned words",
             "multipass": "rows of any length: one pass over memory per reduction",
             "batch": "nothing is reduced within a row: a thread takes several rows",
-            "any_size": "rows of images: one text for all sizes",
             "clear": "before cooperative, where its flags are not clear",
             "second_stage": "after one of these: adds up what blocks left of sums",
         }
@@ -74,12 +72,14 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         return Support(False, "no thread group holds its rows")
 
     def space(self, kernel: RowsRecord, call: Call) -> Iterator[RowSchedule]:
-        usual = default(kernel, call)
-        if usual is None:
-            return iter(())
-        shape, device, forms = shape_of(kernel, call), device_of(call), forms_of(kernel)
-        first = starts(shape, device, forms)
-        return around(usual, first, lambda each: neighbours(each, shape, device, forms))
+        space = RowsSpace(shape_of(kernel, call), call.device, forms_of(kernel))
+        return around(default(kernel, call), space)
+
+    def of_form(self, kernel: RowsRecord, call: Call, form: str) -> Iterator[RowSchedule]:
+        shape = shape_of(kernel, call)
+        able = [each for each in forms_of(kernel) if FORMS[each].able(shape)]
+        having = [each for each in able if form in (each, "clear" if FORMS[each].meets else "second_stage")]
+        return iter(starts(shape, call.device, having) if having else ())
 
     def settle(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> RowSchedule | Support:
         return settle(kernel, call, schedule)
@@ -91,7 +91,7 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         self, kernel: RowsRecord, call: Call, schedules: Sequence[RowSchedule]
     ) -> Mapping[str, Array]:
         shape = shape_of(kernel, call)
-        return quantities(shape, device_of(call), schedules, (shape.rows,))
+        return quantities(shape, call.device, schedules, (shape.rows,))
 
     def measured_as(self, kernel: RowsRecord, call: Call) -> tuple[str, int]:
         shape = shape_of(kernel, call)
@@ -138,12 +138,8 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             *lines,
         )
 
-    def serves(self, kernel: RowsRecord, schedule: RowSchedule) -> str:
-        return "" if IMAGE not in kernel.inner else "any" if form_of(schedule).sized else "one"
-
     def texts(self, kernel: RowsRecord, call: Call) -> tuple[Launch, ...]:
-        """Launches with every text that calls like this one take, whatever the number of their rows, and of
-        images whatever their size where one text serves all.
+        """Launches with every text that calls like this one take, whatever the number of their rows.
 
         One more is beyond 2^31 elements, where offsets of 64 bits would spill. Only texts, entries and shared
         memory are those of such calls.
@@ -164,13 +160,9 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
 
 
 def _usual_texts(kernel: RowsRecord, call: Call) -> tuple[RowSchedule, ...]:
-    """A schedule with each text that a kernel takes by itself; of images with those for other sizes too."""
+    """A schedule with each text that a kernel takes by itself."""
     both = usual(kernel, call)
-    if both is None:
-        return ()
-    if form_of(both.many).sized:
-        return of_every_size(shape_of(kernel, call), call.device)
-    return tuple(dict.fromkeys((both.many, both.few)))
+    return () if both is None else tuple(dict.fromkeys((both.many, both.few)))
 
 
 def _blocks(kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None) -> RowBlocks:
@@ -184,10 +176,10 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
     spare = s.stages * spare_words(s, form.word_stores) * WORD
     constants = {
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "ITEMS": s.items,
-        "THREADS": MOST_THREADS if form.sized else s.threads,
+        "THREADS": s.threads,
         "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
         "UNTAGGED": 0 if alone else _untagged(rows), "RUN": rows.run,
-        "MEMBERS": s.cluster if form.sized else s.members,
+        "MEMBERS": s.members,
         "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": spare,
         "BATCH": s.batch, "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
         "LATE": s.late and not (alone and s.form == "registers"),  # a block alone has all registers
@@ -213,9 +205,8 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         s.members if form.streams else 1,
         rows.most_of_segment(),
         rows.kernel.kept[:-1] if rows.far else None,
-        form.sized,
-        rows.finishes and few_segments is None,
-        rows.leaves,
+        finishes=rows.finishes and few_segments is None,
+        left=rows.leaves,
     )
     launches = (
         accumulating.launch(
@@ -241,14 +232,13 @@ def _backwards(rows: RowBlocks) -> bool:
 def _may_be_alone(rows: RowBlocks) -> bool:
     """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
     are theirs. What is for few rows anyway has one text."""
-    alone = rows.form.across_segments and not rows.form.sized
-    return alone and not in_two_ways(rows.kernel, rows.call)
+    return rows.form.across_segments and not in_two_ways(rows.kernel, rows.call)
 
 
 def _alone(rows: RowBlocks) -> bool:
     """Whether each block has a multiprocessor to itself."""
     s = rows.schedule
-    return _may_be_alone(rows) and rows.blocks * s.cluster <= rows.call.multiprocessors
+    return _may_be_alone(rows) and rows.blocks * s.cluster <= rows.call.device.multiprocessors
 
 
 def _untagged(rows: RowBlocks) -> int:

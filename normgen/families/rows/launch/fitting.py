@@ -45,7 +45,7 @@ def spare_words(s: RowSchedule, word_stores: bool) -> int:
 
 
 def no_room(shared: int, room: int) -> Support:
-    return refused(f"needs {shared} bytes of shared memory, {room} are there")
+    return refused(f"needs {shared} bytes of shared memory, and {room} are available")
 
 
 def placed(
@@ -80,7 +80,7 @@ def fit_row_tile(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -
     """With the rows that each block moves together."""
     row_tile = s.teams * shape.length * shape.narrowest
     if row_tile % WORD:
-        return refused(f"{s.teams} rows that a block moves together are no whole words")
+        return refused(f"{s.teams} rows that a block moves together are not whole words")
     return placed(s, device, room, row_tile * shape.row_tile)
 
 

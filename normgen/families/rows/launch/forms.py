@@ -65,9 +65,7 @@ class Form:
     meets: bool = False  # blocks of a row wait for one another
     tags: bool = False  # loads may be tagged for the cache
     word_stores: bool = False  # misaligned rows are stored by aligned words
-    by_words: bool = False  # memory is read in whole words, whatever the vectors
     finishes: bool = False  # where one unit has all rows it stores what is accumulated as results
-    sized: bool = False  # lengths of rows are arguments of its text
     rounds: int = 1  # blocks that walk over the rows, per resident block: the later ones even out the work
 
     @property
@@ -143,14 +141,13 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # One-shot, for short rows that lie side by side: a block stages several through shared memory.
         "row_tile": Form(
-            reason="{rows} lie side by side and fit the registers of {threads} each",
+            reason="{rows} are contiguous and fit the registers of {threads} each",
             registers=of_row_tile,
             fit=fit_row_tile,
             able=lambda shape: shape.row_tile > 0,
             knobs=frozenset({"late"}),
             covers=True,
             at_once=True,
-            by_words=True,
         ),
         # A row split over blocks that exchange through memory (a cooperative grid).
         "cooperative": Form(
@@ -199,19 +196,6 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             slots=lambda s: s.items,
             streams=True,
             finishes=True,
-        ),
-        # Rows of images, by one text for all their sizes.
-        "any_size": Form(
-            reason="one text serves rows of every length: {threads}{blocks} go over this one in rounds",
-            registers=lambda s, shape, device: s.registers,
-            fit=lambda s, shape, device, room: s,
-            able=lambda shape: shape.sized > 0,
-            knobs=frozenset({"cluster", "realigned", "members"}),
-            order="any_size",
-            at_once=True,
-            across_segments=True,
-            far=True,
-            sized=True,
         ),
     }
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import fields
 
 from normgen.counting import counted
-from normgen.families.rows.launch.any_size import any_size
 from normgen.families.rows.launch.fitting import (
     CLUSTER_BYTES,
     HELD_BYTES,
@@ -37,15 +36,13 @@ def settle(kernel: RowsRecord, call: Call, s: RowSchedule) -> RowSchedule | Supp
     if s.form not in FORMS or all(form.form != s.form for form in kernel.forms):
         return refused(f"{kernel.name} has no form {s.form}")
     if kernel.selective and not all(map(call.contiguous, call.read(kernel.reads))):
-        return refused("its rows do not lie side by side")
+        return refused("its rows are not contiguous")
     found = legal(s, shape_of(kernel, call), call.device)
     return found if isinstance(found, Support) else settled(s, found)
 
 
 def legal(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Support:
     """The candidate with what is estimated filled in, or why rows of this shape cannot run so."""
-    if form_of(s).sized:
-        return any_size(shape, device) or refused(f"{s.form} is not for such rows")
     if why := _unlike(s, shape) or _undivided(s, shape):
         return refused(why)
     return fit(s, shape, device)
@@ -72,7 +69,7 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Suppo
     registers = form.registers(s, shape, device)
     there = min(REGISTERS_PER_THREAD, device.registers(s.threads))
     if registers > there:
-        return refused(f"needs about {registers} registers per thread, {there} are there")
+        return refused(f"needs about {registers} registers per thread, and {there} are available")
     blocks = min(device.resident(s.threads, registers), MAX_BLOCKS)
     return form.fit(s, shape, device, Room(registers, blocks))
 
@@ -121,15 +118,15 @@ def _undivided(s: RowSchedule, shape: RowShape) -> str:
     if min(s.team, s.teams, s.items, s.vector, s.batch, several) < 1 or s.team % several:
         return "a row has no such part"
     if s.threads % WARP or not s.threads:
-        return f"blocks of {counted(s.threads, 'thread')} are no whole warps"
+        return f"blocks of {counted(s.threads, 'thread')} are not whole warps"
     if s.places >= s.items and not form.pipelined:
         return f"{counted(s.places, 'vector')} in shared memory leave none for registers"
     if several > 1 and s.teams > 1:
         return "blocks that share a row have one each"
     if s.team > WARP and s.team // several % WARP and not _any_team(s, shape):
-        return f"{counted(s.team, 'thread')} per row are no whole warps"
+        return f"{counted(s.team, 'thread')} per row are not whole warps"
     if s.team <= WARP and s.team & (s.team - 1) and not _any_team(s, shape):
-        return f"{counted(s.team, 'thread')} per row are no power of two"
+        return f"{counted(s.team, 'thread')} per row are not a power of two"
     if s.form == "row_tile" and s.team > WARP:
         return "rows that a block moves together have no more than a warp each"
     if form.streams and (s.teams > 1 or s.team <= WARP):

@@ -54,8 +54,6 @@ class RowShape:
     segments: int = 1  # of rows
     stored: int = 0  # bytes of results of rows
     again: int = 0  # bytes that passes read again where a row is not held
-    sized: int = 0  # elements of a vector of the text for all sizes; 0: it has none, or not for such rows
-    sized_anywhere: bool = False  # whether vectors of that text may be a row's in part
 
     @property
     def vectors(self) -> int:

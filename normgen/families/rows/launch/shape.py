@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from normgen.families.rows.launch.any_size import FORM
 from normgen.families.rows.launch.schedule import RowShape
 from normgen.launching.accumulating import wanted_columns
 from normgen.launching.call import WORD, Call, once, width_of_parts
@@ -51,8 +50,6 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
 
-    sized = _sized(kernel, call, wide, stores, spans)
-
     return RowShape(
         length=length,
         vector=vector,
@@ -93,30 +90,7 @@ def shape_of(kernel: RowsRecord, call: Call) -> RowShape:
         stored=size([o for o in stores if o.inner == kernel.piece]),
         again=sum((o.passes - 1) * call.itemsize(o) for o in walked),
         row_tile=_row_tile(kernel, call, walked, stores) if vector < widest else 0,
-        sized=widest if sized else 0,
-        sized_anywhere=sized == "anywhere",
     )
-
-
-def _sized(
-    kernel: RowsRecord,
-    call: Call,
-    wide: list[OperandRecord],
-    stores: list[OperandRecord],
-    spans: list[int],
-) -> str:
-    """How the text for all sizes may have such rows: where they begin `anywhere`, at the same element of a
-    word in all operands; or else where every vector is `aligned`, and all of it the row's; or not at all."""
-    moving = [*wide, *stores]
-    if not moving or all(form.form != FORM for form in kernel.forms):
-        return ""
-    widest = WORD // min(map(call.itemsize, moving))
-    if any(0 < span < widest for span in spans):
-        return ""
-    if call.in_step(moving, kernel.pieces + kernel.kept):
-        return "anywhere"
-    whole = not any(span % widest for span in spans)
-    return "aligned" if whole and call.vector_width(moving, call.size(kernel.piece)) == widest else ""
 
 
 def _word_alignable(kernel: RowsRecord, call: Call, moving: list[OperandRecord]) -> bool:

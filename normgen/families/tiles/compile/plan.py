@@ -42,18 +42,18 @@ def plan_tiles(group: Group) -> TilesPlan:
     """
     program, space = group.program, group.space
     if reductions(*group.roots):
-        raise Misfit(f"`{program.name}` reduces where its results have two memory orders")
+        raise Misfit(f"`{program.name}` has a reduction, and results with two orders in memory")
     used = [o.tensor for o in elementwise_plan(group, ()).operands]
     targets = [r.tensor for r in group.results]
     for tensor in targets:
         if tensor.axes != space:
-            raise Misfit(f"`{tensor.name}` lacks axes of the values it is computed from")
+            raise Misfit(f"`{tensor.name}` does not have all axes of the values that it is computed from")
     batch, rows, columns = _blocks(*_orders(used, targets, space))
     turned = [t for t in (*used, *targets) if _ends(t, rows, columns)]
     params = {f"d{t.name}" for t in program.operands if t.role == "param"}
     for tensor in turned:
         if tensor.name in params:  # what its memory holds may have to be added, and a tile is rounded already
-            raise Misfit(f"`{tensor.name}` lies the other way from what it is computed from")
+            raise Misfit(f"`{tensor.name}` is transposed with respect to what it is computed from")
     return TilesPlan(
         parts=elementwise_plan(group, batch + rows, columns),
         batch=batch,
@@ -98,6 +98,6 @@ def _operand(tensor: Tensor, batch: Order, rows: Order, columns: Order, turned: 
     every = batch + rows + columns
     straight = tensor.order[-len(columns) :] == columns
     if not (turned or straight) and tensor.axes >= set(rows + columns):
-        raise Misfit(f"`{tensor.name}[{', '.join(tensor.order)}]` has runs neither of rows nor of columns")
+        raise Misfit(f"`{tensor.name}[{', '.join(tensor.order)}]` is contiguous along neither block")
     inner = rows if turned else columns if straight else ()
     return Operand(tensor, tuple(a for a in every if a in tensor.axes and a not in inner), inner)

@@ -8,14 +8,13 @@ from itertools import islice
 from types import MappingProxyType
 
 from normgen.counting import counted
-from normgen.families.tiles.launch.quantities import TilesShape, quantities
+from normgen.families.tiles.launch.quantities import TilesShape, TilesSpace, quantities
 from normgen.families.tiles.launch.tiling import (
     PATCH,
     Tiling,
     is_one,
     registers_of,
     runs_of,
-    space,
     tiles_of,
     tiling_of,
     turned_bytes,
@@ -24,10 +23,10 @@ from normgen.families.tiles.launch.tiling import (
 from normgen.launching.call import INT_LIMIT, WORD, Call, once
 from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct, settled
-from normgen.launching.pick import bucket_of, compared
+from normgen.launching.pick import bucket_of, pick
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
-from normgen.launching.table import key_of, nearest
+from normgen.launching.table import key_of
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
 
@@ -41,20 +40,23 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
     def space(self, kernel: TilesRecord, call: Call) -> Iterator[Tiling]:
         """Every tiling that fits, that of the least predicted time first; and the same with the first tile
         first."""
-        yield from (fastest := _fastest(kernel, call))
-        found = list(space(kernel, call))
-        others = distinct((*fastest, *found, *(replace(each, backwards=False) for each in found)))
-        yield from islice(others, len(fastest), None)
+        space = space_of(kernel, call)
+        usual = pick(self, kernel, call, space, 1)
+        if usual is not None:
+            yield usual  # which is all that most ask for
+            found = space.starts()
+            others = distinct((usual, *found, *(replace(each, backwards=False) for each in found)))
+            yield from islice(others, 1, None)
 
     def settle(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Tiling | Support:
         """Tiles of any size that find place; registers may be there for fewer blocks than could be."""
-        s, vector = schedule, vector_of(kernel, call)
-        shared = turned_bytes(kernel, call) * s.rows * s.columns
+        s, space = schedule, space_of(kernel, call)
+        vector, shared = space.vector, space.turned * s.rows * s.columns
         if vector > s.columns:
             return Support(False, f"tiles of {s.columns} columns have no vectors of {vector}")
         if shared > call.device.shared_per_block:
             return Support(False, f"needs {shared} bytes of shared memory")
-        most = tiling_of(kernel, call, s.rows, s.columns, vector, shared)
+        most = tiling_of(call.device, space.shape.registers, s.rows, s.columns, vector, shared)
         blocks = max(1, min(s.blocks, most.blocks))
         return settled(s, replace(most, blocks=blocks, backwards=s.backwards))
 
@@ -63,7 +65,7 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
 
     def measured_as(self, kernel: TilesRecord, call: Call) -> tuple[str, int]:
         shape = shape_of(kernel, call)
-        return _key_of(shape), shape.matrices * shape.rows
+        return key_of(shape, "device", "matrices", "rows", "beside"), shape.matrices * shape.rows
 
     def moved(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Mapping[str, int]:
         return {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
@@ -104,21 +106,11 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
 
 
 @once
-def _fastest(kernel: TilesRecord, call: Call) -> tuple[Tiling, ...]:
-    """The tiling that was measured, or else that with the least predicted time for nearly so many rows, if
-    there is any."""
-    found, shape = list(space(kernel, call)), shape_of(kernel, call)
-    fast = nearest(call.device.arch, _key_of(shape), Tiling, shape.matrices * shape.rows)
-    if fast is not None and fast in found:
-        return (fast,)
-    like = replace(shape, matrices=bucket_of(shape.matrices), rows=bucket_of(shape.rows), beside=0)
-    us = compared(quantities(like, found), len(found))[0] if found else None
-    return () if us is None else (found[int(us.argmin())],)
-
-
-def _key_of(shape: TilesShape) -> str:
-    """The key of a table for such matrices, however many rows there are."""
-    return key_of(shape, "device", "matrices", "rows", "beside")
+def space_of(kernel: TilesRecord, call: Call) -> TilesSpace:
+    """The space of a call, and of those with nearly as many matrices and rows."""
+    shape = shape_of(kernel, call)
+    near = replace(shape, matrices=bucket_of(shape.matrices), rows=bucket_of(shape.rows), beside=0)
+    return TilesSpace(near, vector_of(kernel, call), turned_bytes(kernel, call))
 
 
 @once
@@ -134,7 +126,7 @@ def shape_of(kernel: TilesRecord, call: Call) -> TilesShape:
         return sum(call.itemsize(o) for o in way if o in some)
 
     return TilesShape(
-        device=replace(call.device, multiprocessors=call.multiprocessors),
+        device=call.device,
         matrices=call.size(kernel.batch),
         rows=call.size(kernel.rows),
         columns=call.size(kernel.columns),

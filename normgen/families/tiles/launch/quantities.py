@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgen.families.tiles.launch.tiling import PATCH, Tiling
+from normgen.families.tiles.launch.tiling import PATCH, Tiling, tilings
 from normgen.launching.call import WORD
 from normgen.launching.machine import WARP, Machine
+from normgen.launching.pick import Space, compared
 from normgen.launching.quantities import Array, Placed, log2, placed
 
 _AT_ONCE = 4  # accesses of turned operands that a thread has on their way together
@@ -91,3 +92,19 @@ def _resident(shape: TilesShape, s: Mapping[str, Array]) -> Array:
     threads = np.minimum(device.threads_per_multiprocessor, device.warps(shape.registers) * WARP)
     shared = np.array([device.blocks(int(each)) for each in s["shared"]], float)
     return np.asarray(np.maximum(s["blocks"], np.minimum(threads // s["threads"], shared)))
+
+
+@dataclass(frozen=True, slots=True)
+class TilesSpace(Space[Tiling]):
+    """Tilings of matrices, none of which differs in the bits of its results. `shape`: with nearly as many
+    matrices and rows; `vector` and `turned`: see `tilings`."""
+
+    shape: TilesShape
+    vector: int
+    turned: int
+
+    def starts(self) -> Sequence[Tiling]:
+        return list(tilings(self.shape.device, self.shape.registers, self.vector, self.turned))
+
+    def times(self, found: Sequence[Tiling], counts: Sequence[int]) -> Array:
+        return compared(quantities(self.shape, found), len(found))

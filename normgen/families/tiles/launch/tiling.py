@@ -9,7 +9,7 @@ from itertools import product
 from normgen.launching.call import Call, width_of_parts
 from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import knob
-from normgen.launching.machine import WARP
+from normgen.launching.machine import WARP, Machine
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
 
@@ -43,13 +43,13 @@ class Tiling:
         return max(WARP, min(_THREADS, self.patches))
 
 
-def space(record: TilesRecord, call: Call) -> Iterator[Tiling]:
-    """The tilings of every size that a call has place for, the last tile first."""
-    vector, each = vector_of(record, call), turned_bytes(record, call)
+def tilings(device: Machine, registers: int, vector: int, turned: int) -> Iterator[Tiling]:
+    """The tilings of every size that a device has place for, the last tile first. `registers`: per thread;
+    `turned`: bytes of an element that lie in shared memory."""
     for rows, columns in product(_SIZES, _COLUMNS):
-        shared = each * rows * columns
-        if vector <= columns and shared <= call.device.shared_per_block:
-            yield tiling_of(record, call, rows, columns, vector, shared)
+        shared = turned * rows * columns
+        if vector <= columns and shared <= device.shared_per_block:
+            yield tiling_of(device, registers, rows, columns, vector, shared)
 
 
 def vector_of(record: TilesRecord, call: Call) -> int:
@@ -66,12 +66,11 @@ def turned_bytes(record: TilesRecord, call: Call) -> int:
     return sum(map(call.itemsize, (o for o in touched if o.inner == record.rows)))
 
 
-def tiling_of(record: TilesRecord, call: Call, rows: int, columns: int, vector: int, shared: int) -> Tiling:
+def tiling_of(device: Machine, registers: int, rows: int, columns: int, vector: int, shared: int) -> Tiling:
     """Tiles of this size, with the blocks per multiprocessor that registers and shared memory are there
     for."""
-    registers = registers_of(record, call, vector)
-    by_registers = call.device.registers_per_multiprocessor // (_THREADS * min(255, -(-registers // 8) * 8))
-    by_shared = call.device.blocks(shared)
+    by_registers = device.registers_per_multiprocessor // (_THREADS * min(255, -(-registers // 8) * 8))
+    by_shared = device.blocks(shared)
     return Tiling(rows, columns, vector, shared, max(1, min(_MOST_BLOCKS, by_registers, by_shared)))
 
 

@@ -119,7 +119,7 @@ def plan_windows(group: Group) -> WindowsPlan:
         raise Misfit(f"`{name}` sums over no window")
     for node in sums:
         if not node.window:
-            raise Misfit(f"`{name}` reduces over [{', '.join(sorted(node.over))}] beside its windows")
+            raise Misfit(f"`{name}` reduces over [{', '.join(sorted(node.over))}] as well as over windows")
     axes = _order(group)
     _check_cost(name, sums)
     image = _image(axes, {axis for node in sums for axis, _, _ in node.window})
@@ -141,11 +141,11 @@ def _order(group: Group) -> Order:
     for result in group.results:
         if result.tensor.axes != group.space:
             lacking = ", ".join(sorted(group.space - result.tensor.axes))
-            raise Misfit(f"`{result.tensor.name}` lacks {lacking}, along which its values vary")
+            raise Misfit(f"`{result.tensor.name}` does not have {lacking}, over which its value varies")
     orders = {r.tensor.order for r in group.results}
     if len(orders) > 1:
         names = ", ".join(f"`{r.tensor.name}[{', '.join(r.tensor.order)}]`" for r in group.results)
-        raise Misfit(f"{names} lie in different orders")
+        raise Misfit(f"{names} have their axes in different orders")
     (order,) = orders
     return order
 
@@ -176,7 +176,7 @@ def _check_cost(name: str, sums: list[Reduce]) -> None:
         own = prod(high - low + 1 for _, low, high in node.window) if isinstance(node, Reduce) else 1
         looks[node] = below * own
         if below > 1 and own > 1 and looks[node] > NEIGHBOURS:
-            raise Misfit(f"in `{name}` a window of {own} neighbours takes one of {below} for each of them")
+            raise Misfit(f"`{name}` sums windows of {below} elements within windows of {own}")
 
 
 def is_costly(node: Expr) -> bool:

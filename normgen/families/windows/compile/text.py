@@ -8,7 +8,20 @@ from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from normgen.families.windows.compile.plan import WindowsPlan, is_costly
-from normgen.ir.expr import ONE, Call, Expr, Load, Reduce, add, children, mul, reductions, walk
+from normgen.ir.expr import (
+    ONE,
+    ZERO,
+    Call,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    add,
+    children,
+    mul,
+    reductions,
+    walk,
+)
 from normgen.ir.nodes import is_condition
 from normgen.kernel.access import Access
 from normgen.kernel.forms import Context, form_record, parameters_for, store_of
@@ -139,10 +152,12 @@ class WindowsText(KernelText):
         return found
 
     def _is_lower(self, node: Expr, other: Expr) -> bool:
-        """Whether another power is one of the same number to an exponent that is less by one."""
+        """Whether another power is one of the same number to an exponent that is less by one, if not 0."""
         (base, exponent), (same, lower) = children(node), children(other)
         meant = dict(self.windows.constants)
         exponent, lower = meant.get(exponent, exponent), meant.get(lower, lower)
+        if isinstance(lower, Select) and lower.then is ZERO:
+            lower = lower.otherwise
         apart = add(lower, ONE) is exponent or add(mul(-1, exponent), ONE) is mul(-1, lower)
         return base is same and apart
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from math import prod
 from types import MappingProxyType
 
 from normgen.counting import counted
-from normgen.families.windows.launch.choose import key_of_images, space
 from normgen.families.windows.launch.pixels import PART
-from normgen.families.windows.launch.quantities import quantities, shape_of
+from normgen.families.windows.launch.quantities import WindowsSpace, quantities
 from normgen.families.windows.launch.schedule import WindowSchedule, among, images_of
-from normgen.families.windows.launch.space import FORMS, settle
-from normgen.launching.call import INT_LIMIT, Call
+from normgen.families.windows.launch.shape import shape_of
+from normgen.families.windows.launch.space import FORMS, made, settle
+from normgen.launching.call import INT_LIMIT, Call, once
 from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
+from normgen.launching.pick import bucket_of, pick
 from normgen.launching.quantities import Array
 from normgen.launching.support import Support
+from normgen.launching.table import key_of
 from normgen.package.kernels import WindowsRecord
+
+# Fields of a shape that keys of tables leave out: what schedules there are, not what they take.
+_OF_SPACE = ("size", "plane", "vector", "looked", "read_sizes", "write_sizes", "whole")
 
 
 class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
@@ -26,18 +33,21 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
     schedule = WindowSchedule
     uses = MappingProxyType(
         {
-            "span": "windows along the innermost axis: a vector and its neighbours",
+            "span": "windows along the innermost axis: a vector and its neighbors",
             "march": "a thread walks along the windowed axis of an image",
             "pixels": "a thread walks along the channels of a pixel",
-            "direct": "any strides: a thread reads neighbours from memory",
+            "direct": "any strides: a thread reads neighbors from memory",
         }
     )
 
     def space(self, kernel: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
-        return distinct(space(kernel, call))
+        return distinct(every(kernel, call))
+
+    def of_form(self, kernel: WindowsRecord, call: Call, form: str) -> Iterator[WindowSchedule]:
+        return (each for each in made(kernel, shape_of(kernel, call)) if each.form == form)
 
     def settle(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> WindowSchedule | Support:
-        return settle(kernel, call, schedule)
+        return settle(kernel, shape_of(kernel, call), schedule)
 
     def quantities(
         self, kernel: WindowsRecord, call: Call, schedules: Sequence[WindowSchedule]
@@ -47,7 +57,7 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
 
     def measured_as(self, kernel: WindowsRecord, call: Call) -> tuple[str, int]:
         shape = shape_of(kernel, call)
-        return key_of_images(shape), shape.images
+        return key_of(shape, "device", "images", *_OF_SPACE), shape.images
 
     def moved(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Mapping[str, int]:
         return {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
@@ -102,3 +112,21 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
 
 
 FAMILY = Windows()
+
+
+@once
+def choose(kernel: WindowsRecord, call: Call) -> WindowSchedule:
+    """The schedule that a kernel takes by itself."""
+    shape = shape_of(kernel, call)
+    near = replace(shape, images=bucket_of(shape.images))
+    s = pick(FAMILY, kernel, call, WindowsSpace(kernel, near), near.images)
+    assert s is not None, "any images have a direct kernel"
+    return s if FORMS[s.form].whole else replace(s, lanes=-(-shape.images * shape.image // s.vector))
+
+
+def every(kernel: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
+    """Every schedule that a call allows, some twice: the one that is taken first."""
+    yield choose(kernel, call)
+    shape = shape_of(kernel, call)
+    space = WindowsSpace(kernel, shape)
+    yield from chain.from_iterable(map(space.near, space.starts()))

@@ -14,10 +14,9 @@ from normgen.families.windows.launch.schedule import (
     WindowSchedule,
     ranged,
     room,
-    vectors,
     with_blocks,
 )
-from normgen.launching.call import Call
+from normgen.families.windows.launch.shape import WindowShape
 from normgen.launching.machine import WARP
 from normgen.package.kernels import WindowsRecord
 
@@ -30,15 +29,15 @@ _MOST_WARPS = 24  # per multiprocessor; more would have too few registers
 _MOST_SLOTS = 24  # steps that are unrolled
 
 
-def sizes(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+def sizes(shape: WindowShape) -> Iterator[Sizes]:
     """The sizes that a march may have."""
-    return (Sizes(vector, threads) for vector, threads in product(vectors(record, call), _BLOCKS))
+    return (Sizes(vector, threads) for vector, threads in product(shape.vectors, _BLOCKS))
 
 
-def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | None:
+def made(record: WindowsRecord, shape: WindowShape, sizes: Sizes) -> WindowSchedule | None:
     """The march of such sizes, if there is one with few enough registers."""
     vector = sizes.vector
-    plane, reach = call.size(record.image[1:]), reach_of(record)
+    plane, reach = shape.plane, reach_of(record)
     lanes = (plane + vector // 2) // vector
     drift = plane - lanes * vector
     ghosts = -(-(abs(drift) * reach + sum(record.across)) // vector)
@@ -46,10 +45,10 @@ def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | No
     if not (lanes and rows and WARP - 2 * ghosts >= _FEWEST_USEFUL):
         return None
     team = min(WARP, lanes + 2 * ghosts) if ghosts else 1
-    steps = -(-call.size(record.image) // (lanes * vector))
+    steps = -(-shape.size // (lanes * vector))
     s = WindowSchedule("march", vector, sizes.threads, "", 0, lanes, drift, team, ghosts, steps=steps)
-    s = _with_pipeline(record, call, s)
-    if s.shared > call.device.shared_per_block or s.registers > MOST_REGISTERS or s.slots > _MOST_SLOTS:
+    s = _with_pipeline(record, shape, s)
+    if s.shared > shape.device.shared_per_block or s.registers > MOST_REGISTERS or s.slots > _MOST_SLOTS:
         return None
     along = f", drifting by {drift}" if drift else ""
     return replace(
@@ -72,18 +71,18 @@ def threads(s: WindowSchedule, images: int) -> int:
     return -(-images * s.ranges * strips(s) // (WARP // s.team)) * WARP
 
 
-def _with_pipeline(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedule:
+def _with_pipeline(record: WindowsRecord, shape: WindowShape, s: WindowSchedule) -> WindowSchedule:
     """The steps ahead that keep enough bytes on their way, and what a multiprocessor then has room for."""
-    itemsizes = [call.itemsize(o) for o in call.read(record.reads) if o.inner]
+    itemsizes = shape.read_sizes
     s = replace(s, registers=_registers(record, s, itemsizes))
-    lag, fitting = sum(high for _, high in record.reaches), room(call, s, _MOST_WARPS)
+    lag, fitting = sum(high for _, high in record.reaches), room(shape.device, s, _MOST_WARPS)
     wanted = -(-_BYTES_AHEAD // max(1, fitting * s.threads * s.vector * sum(itemsizes)))
     ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, wanted))
     waiting = record.reaches[-1][1] + 1 if record.early else 1
     slots = -(-max(ahead + lag + 1, *_depths(record)) // waiting) * waiting
     copied = sum(s.vector * itemsize for itemsize in itemsizes if s.vector * itemsize >= _COPIED)
     shared = s.threads * (slots * copied + waiting * record.early * s.vector * 4)
-    return with_blocks(call, replace(s, ahead=slots - lag - 1, slots=slots, shared=shared), fitting)
+    return with_blocks(shape.device, replace(s, ahead=slots - lag - 1, slots=slots, shared=shared), fitting)
 
 
 def _depths(record: WindowsRecord) -> list[int]:
@@ -92,7 +91,7 @@ def _depths(record: WindowsRecord) -> list[int]:
     return [lag - low + 1 for lag, (low, _) in zip(after, record.reaches, strict=True)]
 
 
-def _registers(record: WindowsRecord, s: WindowSchedule, itemsizes: list[int]) -> int:
+def _registers(record: WindowsRecord, s: WindowSchedule, itemsizes: tuple[int, ...]) -> int:
     """Registers per thread: fitted from above to what nvcc reports for kernels of one to three operands."""
     # what waits in shared memory for the last sums takes the place of earlier ones
     depths = [high - low + 1 for low, high in record.reaches] if record.early else _depths(record)

@@ -17,7 +17,8 @@ from normgen.families.windows.launch.schedule import (
     room,
     with_blocks,
 )
-from normgen.launching.call import INT_LIMIT, WORD, Call
+from normgen.families.windows.launch.shape import WindowShape
+from normgen.launching.call import INT_LIMIT, WORD
 from normgen.launching.machine import WARP
 from normgen.package.kernels import WindowsRecord
 
@@ -27,23 +28,23 @@ _MOST_WARPS = 48  # per multiprocessor
 _MORE_REGISTERS = 12  # that the compiler of a hungry device takes beside
 
 
-def sizes(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
+def sizes(shape: WindowShape) -> Iterator[Sizes]:
     """The sizes that a walk may have: blocks without a warp that has no pixel."""
-    plane = -(-call.size(record.image[1:]) // WARP) * WARP
+    plane = -(-shape.plane // WARP) * WARP
     return (Sizes(1, min(most, plane), chunk) for most, chunk in product(_BLOCKS, _PARTS))
 
 
-def made(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | None:
+def made(record: WindowsRecord, shape: WindowShape, sizes: Sizes) -> WindowSchedule | None:
     """The walk of such sizes, if there is one with few enough registers."""
-    channels, plane = call.extents[record.image[0]], call.size(record.image[1:])
+    channels, plane = shape.channels, shape.plane
     if plane >= INT_LIMIT:
         return None
     s = WindowSchedule("pixels", 1, sizes.threads, "", lanes=plane, steps=channels, chunk=sizes.chunk)
-    s = replace(s, registers=_registers(record, call, s), shared=staged_bytes(record, call, s))
-    if s.registers > MOST_REGISTERS or s.shared > call.device.shared_per_block:
+    s = replace(s, registers=_registers(record, shape, s), shared=staged_bytes(shape, s))
+    if s.registers > MOST_REGISTERS or s.shared > shape.device.shared_per_block:
         return None
     s = replace(s, reason=f"a thread walks along {counted(channels, 'channel')} of its pixel")
-    return with_blocks(call, ranged(s, 1), room(call, s, _MOST_WARPS))
+    return with_blocks(shape.device, ranged(s, 1), room(shape.device, s, _MOST_WARPS))
 
 
 def strips(s: WindowSchedule) -> int:
@@ -61,21 +62,21 @@ def past_the_end(record: WindowsRecord, s: WindowSchedule) -> int:
     return (s.chunk + beyond(record)) * s.lanes
 
 
-def staged_bytes(record: WindowsRecord, call: Call, s: WindowSchedule) -> int:
+def staged_bytes(shape: WindowShape, s: WindowSchedule) -> int:
     """Bytes of two chunks of results: rows are as far apart as planes, in elements of a word, and begin
     anywhere in one."""
     found = 0
-    for itemsize in map(call.itemsize, call.present(record.writes)):
+    for itemsize in shape.write_sizes:
         each = WORD // itemsize
         words = -(-(each - 1 + s.chunk * (s.threads + s.lanes % each)) // each)
         found += 2 * words * WORD
     return found
 
 
-def _registers(record: WindowsRecord, call: Call, s: WindowSchedule) -> int:
+def _registers(record: WindowsRecord, shape: WindowShape, s: WindowSchedule) -> int:
     """Registers per thread: fitted from above to what nvcc does not spill with, for windows of 2 to 9
     channels, one and two levels, one to three operands, chunks of 4 to 12."""
-    reads = sum(bool(o.inner) for o in call.read(record.reads))
+    reads = len(shape.read_sizes)
     kept = sum(n * (high - low) for n, (low, high) in zip(record.sums, record.reaches, strict=True))
-    own = 28 + _MORE_REGISTERS * call.device.hungry + 8 * (reads - 1) + 16 * (len(record.writes) - 1)
+    own = 28 + _MORE_REGISTERS * shape.device.hungry + 8 * (reads - 1) + 16 * (len(record.writes) - 1)
     return ceil((own + 1.5 * s.chunk * reads + kept * (2 + kept / 16)) / 8) * 8

@@ -3,68 +3,21 @@ schedules at once, for several numbers of images. What means the same has the na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from normgen.families.windows.launch.schedule import WindowSchedule, beyond, images_of, narrowest, wide
-from normgen.families.windows.launch.space import FORMS
-from normgen.launching.call import WORD, Call, once
-from normgen.launching.machine import WARP, Machine
+from normgen.families.windows.launch.schedule import RANGES, WindowSchedule, ranged
+from normgen.families.windows.launch.shape import WindowShape
+from normgen.families.windows.launch.space import FORMS, for_images, made
+from normgen.launching.call import WORD
+from normgen.launching.machine import WARP, of_usual_size
+from normgen.launching.pick import Space, compared, counts_of
 from normgen.launching.quantities import Array, Placed, log2, placed
 from normgen.package.kernels import WindowsRecord
 
 _AS_THEY_ARE = ("ahead", "slots", "halo", "team", "ghosts", "chunk", "registers")
-
-
-@dataclass(frozen=True, slots=True)
-class WindowShape:
-    """What the quantities depend on beside a schedule, in elements unless stated."""
-
-    device: Machine
-    images: int
-    image: int  # of an image
-    channels: int  # along which windows run, and threads walk
-    reads: int  # bytes per element, over operands that have one for each place of an image
-    writes: int  # bytes per element
-    operands: int  # that are read so
-    narrowest: int  # bytes
-    params: int  # operands without an element for each place
-    neighbours: int  # that an element looks at where it looks at each, itself included
-    beyond: int  # steps that a range takes beside its own
-    across: int  # elements that windows reach along the rows of an image, to either side
-    levels: int  # of windows of sums of windows
-    sums: int  # of all levels
-    early: int  # parts of results that wait for the last sums
-    functions: bool  # whether what is summed takes roots, powers or the like
-
-
-@once
-def shape_of(record: WindowsRecord, call: Call) -> WindowShape:
-    """The plain numbers of a kernel in a call."""
-    images, places = images_of(record, call), wide(record, call)
-    reads, writes = call.read(record.reads), call.present(record.writes)
-    reaches = zip(record.reaches, record.across, strict=True)
-    return WindowShape(
-        device=replace(call.device, multiprocessors=call.multiprocessors),
-        images=images,
-        image=call.size(record.axes) // images,
-        channels=call.extents[(record.image or record.windowed)[0]],
-        reads=sum(call.itemsize(o) for o in reads if o in places),
-        writes=sum(map(call.itemsize, writes)),
-        operands=sum(o in places for o in reads),
-        narrowest=narrowest(record, call),
-        params=sum(o not in places for o in reads),
-        neighbours=prod((high - low + 1) * (2 * across + 1) for (low, high), across in reaches),
-        beyond=beyond(record),
-        across=sum(record.across),
-        levels=len(record.sums),
-        sums=sum(record.sums),
-        early=record.early,
-        functions=record.functions,
-    )
 
 
 def quantities(
@@ -134,3 +87,45 @@ def _resident(shape: WindowShape, s: WindowSchedule) -> int:
     """Blocks on a multiprocessor: those that registers are kept for, or as many as its threads are."""
     most = shape.device.threads_per_multiprocessor // s.threads
     return s.blocks if FORMS[s.form].ranged else max(1, most)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsSpace(Space[WindowSchedule]):
+    """Images of a shape, and of those with nearly as many."""
+
+    record: WindowsRecord = field(hash=False)  # which has the texts of its forms
+    shape: WindowShape
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        moved = self.shape.image * max(1, self.shape.reads + self.shape.writes)
+        return counts_of(moved) if self.record.image else (1,)
+
+    @property
+    def usual(self) -> WindowsSpace:
+        return replace(self, shape=replace(self.shape, device=of_usual_size(self.shape.device)))
+
+    def starts(self) -> Sequence[WindowSchedule]:
+        return made(self.record, self.shape)
+
+    def near(self, start: WindowSchedule) -> Iterator[WindowSchedule]:
+        return in_ranges(*self.for_images([start], self.shape.images))
+
+    def times(self, found: Sequence[WindowSchedule], counts: Sequence[int]) -> Array:
+        return compared(quantities(self.shape, found, counts), len(found))
+
+    def start_times(self, found: Sequence[WindowSchedule], counts: Sequence[int]) -> Array:
+        """Each in the ranges that so many images should have."""
+        return np.concatenate([self.times(self.for_images(found, n), (n,)) for n in counts])
+
+    def for_images(self, found: Sequence[WindowSchedule], images: int) -> list[WindowSchedule]:
+        """Schedules with the ranges that so many images should have."""
+        return [for_images(self.record, s, images, self.shape.device.multiprocessors) for s in found]
+
+
+def in_ranges(s: WindowSchedule) -> Iterator[WindowSchedule]:
+    """A schedule, and where ranges share an image those with more and fewer of them."""
+    yield s
+    for ranges in (*RANGES, s.ranges - 1, s.ranges + 1) if FORMS[s.form].ranged else ():
+        if 0 < ranges <= s.steps:
+            yield ranged(s, ranges)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from normgen.launching.call import Call
 from normgen.launching.facts import VECTORS
 from normgen.launching.knobs import estimate, knob
-from normgen.launching.machine import WARP
+from normgen.launching.machine import WARP, Machine
 from normgen.package.kernels import WindowsRecord
-from normgen.package.operands import OperandRecord
 
 MOST_REGISTERS = 200  # per thread, as estimated: with more, too few threads are resident
 RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share the steps of an image
@@ -50,27 +48,6 @@ class Sizes(NamedTuple):
     chunk: int = 1
 
 
-# ------------------------------------------------------------------------------------------------ operands
-
-
-def narrowest(record: WindowsRecord, call: Call) -> int:
-    """Bytes of the narrowest element that the kernel reads or writes in this call."""
-    return min(map(call.itemsize, call.touched(record.reads, record.writes)))
-
-
-def wide(record: WindowsRecord, call: Call) -> list[OperandRecord]:
-    """What it reads and writes that has an element for each place of an image."""
-    return [o for o in call.touched(record.reads, record.writes) if o.inner]
-
-
-def vectors(record: WindowsRecord, call: Call) -> Iterator[int]:
-    """The vectors, widest first, in which images can be moved."""
-    vector = call.vector_width(wide(record, call), call.size(record.image))
-    while vector:
-        yield vector
-        vector //= 2
-
-
 # ------------------------------------------------------------------------------------------------ images
 
 
@@ -84,14 +61,14 @@ def beyond(record: WindowsRecord) -> int:
     return sum(high - low for low, high in record.reaches)
 
 
-def room(call: Call, s: WindowSchedule, most_warps: int) -> int:
+def room(device: Machine, s: WindowSchedule, most_warps: int) -> int:
     """Blocks that a multiprocessor has registers for."""
-    return max(1, min(most_warps, call.device.warps(s.registers)) * WARP // s.threads)
+    return max(1, min(most_warps, device.warps(s.registers)) * WARP // s.threads)
 
 
-def with_blocks(call: Call, s: WindowSchedule, most: int) -> WindowSchedule:
+def with_blocks(device: Machine, s: WindowSchedule, most: int) -> WindowSchedule:
     """The schedule with the blocks that a multiprocessor has shared memory for."""
-    return replace(s, blocks=max(1, min(most, call.device.blocks(s.shared))))
+    return replace(s, blocks=max(1, min(most, device.blocks(s.shared))))
 
 
 def divided(record: WindowsRecord, s: WindowSchedule, threads: int, multiprocessors: int) -> WindowSchedule:

@@ -9,15 +9,8 @@ from types import MappingProxyType
 
 from normgen.counting import counted
 from normgen.families.windows.launch import march, pixels
-from normgen.families.windows.launch.schedule import (
-    Sizes,
-    WindowSchedule,
-    divided,
-    ranged,
-    vectors,
-    wide,
-)
-from normgen.launching.call import Call
+from normgen.families.windows.launch.schedule import Sizes, WindowSchedule, divided, ranged
+from normgen.families.windows.launch.shape import WindowShape
 from normgen.launching.facts import power_of_two
 from normgen.launching.knobs import settled
 from normgen.launching.support import Support
@@ -31,8 +24,9 @@ _WIDEST_SPAN = 64  # elements that a thread reads of an operand
 class Form:
     """A form of the kernels of this family, as it is launched."""
 
-    made: Callable[[WindowsRecord, Call, Sizes], WindowSchedule | None]  # of such sizes, if there is one
-    sizes: Callable[[WindowsRecord, Call], Iterable[Sizes]]  # those that it may have
+    # The schedule of such sizes, if there is one.
+    made: Callable[[WindowsRecord, WindowShape, Sizes], WindowSchedule | None]
+    sizes: Callable[[WindowShape], Iterable[Sizes]]  # those that it may have
     each: Callable[[WindowSchedule], str]  # what a thread has at a time, in a few words
     threads: Callable[[WindowSchedule, int], int] = lambda s, images: images * s.lanes  # of all images
     strips: Callable[[WindowSchedule], int] = lambda s: s.lanes  # parts of an image
@@ -42,12 +36,11 @@ class Form:
     tells_threads: bool = False  # whether a few words about it tell the threads of a block
 
 
-def made(record: WindowsRecord, call: Call) -> list[WindowSchedule]:
+def made(record: WindowsRecord, shape: WindowShape) -> list[WindowSchedule]:
     """The schedules of every form that a call allows, in one range each."""
-    whole = _in_one_piece(record, call)
     forms = [FORMS[form.form] for form in record.forms]
-    sizes = ((form, each) for form in forms if whole or not form.whole for each in form.sizes(record, call))
-    found = (form.made(record, call, each) for form, each in dict.fromkeys(sizes))
+    sizes = ((form, each) for form in forms if shape.whole or not form.whole for each in form.sizes(shape))
+    found = (form.made(record, shape, each) for form, each in dict.fromkeys(sizes))
     return [s for s in found if s is not None]
 
 
@@ -58,15 +51,15 @@ def for_images(record: WindowsRecord, s: WindowSchedule, images: int, multiproce
     return divided(record, s, threads, multiprocessors) if form.ranged else s
 
 
-def settle(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedule | Support:
+def settle(record: WindowsRecord, shape: WindowShape, s: WindowSchedule) -> WindowSchedule | Support:
     """A schedule with what is estimated of it, or why none of a kernel in a call is so. Ranges may be as many
     as there are steps."""
     if s.form not in FORMS or all(s.form != each.form for each in record.forms):
         return Support(False, f"{record.name} has no form {s.form}")
     form, sizes = FORMS[s.form], Sizes(s.vector, s.threads, s.chunk)
-    if form.whole and not _in_one_piece(record, call):
-        return Support(False, "images do not lie in one piece")
-    found = form.made(record, call, sizes) if sizes in form.sizes(record, call) else None
+    if form.whole and not shape.whole:
+        return Support(False, "images are not contiguous")
+    found = form.made(record, shape, sizes) if sizes in form.sizes(shape) else None
     if found is None:
         return Support(False, f"{s.form}, {form.each(s)}, {counted(s.threads, 'thread')}, does not fit")
     if form.ranged and 0 < s.ranges <= found.steps:
@@ -74,43 +67,30 @@ def settle(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedu
     return settled(s, found)
 
 
-def _in_one_piece(record: WindowsRecord, call: Call) -> bool:
-    return all(call.contiguous(o) for o in wide(record, call))
-
-
 # ------------------------------------------------------------------------------------------------ forms
 
 
-def _sizes(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
-    return (Sizes(vector, threads) for vector, threads in product(vectors(record, call), _BLOCKS))
+def _sizes(shape: WindowShape) -> Iterator[Sizes]:
+    return (Sizes(vector, threads) for vector, threads in product(shape.vectors, _BLOCKS))
 
 
-def _direct_sizes(record: WindowsRecord, call: Call) -> Iterator[Sizes]:
-    vector = _direct_vector(record, call)
-    return (Sizes(vector, threads) for threads in _BLOCKS)
+def _direct_sizes(shape: WindowShape) -> Iterator[Sizes]:
+    return (Sizes(shape.looked, threads) for threads in _BLOCKS)
 
 
-def _direct_vector(record: WindowsRecord, call: Call) -> int:
-    """The widest access to what lies along the innermost axis."""
-    inner = record.axes[-1]
-    touched = call.touched(record.reads, record.writes)
-    along = [o for o in touched if dict(call.operands[o.tensor].strides).get(inner, 0) == 1]
-    return 1 if inner in record.windowed else call.vector_width(along, call.extents[inner])
+def _direct(record: WindowsRecord, shape: WindowShape, sizes: Sizes) -> WindowSchedule:
+    lanes = -(-shape.images * shape.image // sizes.vector)
+    return WindowSchedule("direct", sizes.vector, sizes.threads, "every neighbor is read", lanes=lanes)
 
 
-def _direct(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule:
-    lanes = -(-call.size(record.axes) // sizes.vector)
-    return WindowSchedule("direct", sizes.vector, sizes.threads, "every neighbour is looked at", lanes=lanes)
-
-
-def _span(record: WindowsRecord, call: Call, sizes: Sizes) -> WindowSchedule | None:
+def _span(record: WindowsRecord, shape: WindowShape, sizes: Sizes) -> WindowSchedule | None:
     reach, vector = march.reach_of(record), sizes.vector
     # in pieces that are aligned
     halo = -(-reach // vector) * vector if reach > vector else reach and power_of_two(reach)
     if vector + 2 * halo > _WIDEST_SPAN:
         return None
-    reason = f"{counted(halo, 'neighbour')} on either side are read with {counted(vector, 'element')}"
-    lanes = call.size(record.image) // vector
+    reason = f"{counted(halo, 'neighbor')} on either side are read with {counted(vector, 'element')}"
+    lanes = shape.size // vector
     return WindowSchedule("span", vector, sizes.threads, reason, halo, lanes=lanes)
 
 

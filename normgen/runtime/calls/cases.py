@@ -1,0 +1,263 @@
+"""Cases: calls that differ only in the lengths of open axes are prepared once.
+
+An axis is open where no kernel has it in its rows and the spec does not fix its length: the number of rows.
+The second time that a call comes with other open lengths it is prepared with lengths that remember how they
+are used (`launching.tracing`). Grids, arguments, shapes and sizes then are formulas of the open lengths, and
+what was asked of these lengths on the way are the limits within which the formulas hold. Any further call
+within the limits takes its numbers from the formulas: nothing is planned or compiled for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from normgen.arrays.views import View, packed
+from normgen.devices.executors import Executor
+from normgen.launching.launch import DeviceKey, Fire, Launch
+from normgen.launching.layout import REST
+from normgen.launching.limits import Limits, limits_of
+from normgen.launching.tracing import SHORTEST, Size, Trace
+from normgen.package.direction import Direction
+from normgen.runtime.calls.assemble import Assembler
+from normgen.runtime.calls.bounded import Bounded
+from normgen.runtime.calls.look import ViewedCall
+from normgen.runtime.calls.prepared import PreparedCall, Scratch, Step
+
+KINDS_KEPT = 1024
+MOST_CASES = 32  # of one kind of call
+MOST_PINNED = 3  # times that a case is for a single length, after which that length is not open any more
+_LAUNCH = tuple(each.name for each in fields(Launch))
+_NUMBERS = ("made", "constants", "guards", "supplied", "cleared")  # of a prepared call, beside its steps
+_SCRATCH = tuple(each.name for each in fields(Scratch))
+
+Kind = tuple[Any, ...]
+
+
+class Opened(NamedTuple):
+    """A call, and the lengths of its open dimensions apart: two calls of one kind differ only in these.
+    `symbols`: by array, for each dimension the name of its length, or None where it is not open; and whether
+    the array is packed."""
+
+    kind: Kind
+    lengths: dict[str, int]
+    symbols: dict[str, tuple[tuple[str | None, ...], bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCase:
+    """A prepared call as formulas of open lengths. `numbers` are those of the call, its scratch memory, and
+    the launches of its steps with the memory that they touch."""
+
+    holds: Callable[[Sequence[int]], bool]
+    numbers: Callable[[Sequence[int]], tuple[Any, ...]]
+    prepared: PreparedCall
+
+    def at(self, lengths: Sequence[int], executor: Callable[[], Executor]) -> PreparedCall:
+        """The call with these lengths. `executor`: what runs its launches, where there are any."""
+        known = self.prepared
+        made, constants, guards, supplied, cleared, scratch, launches, buffers = self.numbers(lengths)
+        steps = []
+        prepare: Callable[[Any, Launch], Fire] = executor().prepare if launches else _never
+        for step, values, touched in zip(known.steps, launches, buffers, strict=True):
+            launch = Launch(*values)
+            fire = prepare(step.function, launch)
+            steps.append(Step(launch, step.function, fire, step.pack, step.places, step.take, touched))
+        return PreparedCall(
+            known.device,
+            known.operands,
+            known.given,
+            known.numbers,
+            made,
+            constants,
+            known.fields,
+            Scratch(*scratch),
+            tuple(steps),
+            guards,
+            supplied,
+            known.idle,
+            cleared,
+        )
+
+
+class PreparedCases:
+    """The cases of one direction. It holds nothing but caches."""
+
+    def __init__(self, assembler: Assembler) -> None:
+        self._assembler = assembler
+        self._open = _open_dimensions(assembler.direction)
+        # By kind, the open lengths of which a case was for a single one, each as often as that happened.
+        self._pinned: Bounded[Kind, tuple[str, ...]] = Bounded(KINDS_KEPT)
+        self._cases: Bounded[Kind, tuple[PreparedCase, ...]] = Bounded(KINDS_KEPT)
+
+    def forget(self) -> None:
+        """Prepare every call again when it comes next."""
+        self._pinned.forget()
+        self._cases.forget()
+
+    def prepare(self, call: ViewedCall) -> PreparedCall:
+        """The prepared call: by the formulas of a case, or planned for its own lengths."""
+        opened = self._opened(call)
+        if opened is None:
+            return self._assembler.prepare(call)
+        pinned = self._pinned.get(opened.kind)
+        if pinned is None:  # the first of its kind
+            self._pinned.keep(opened.kind, ())
+            return self._assembler.prepare(call)
+        closed = [name for name in opened.lengths if pinned.count(name) >= MOST_PINNED]
+        left = [name for name in opened.lengths if name not in closed]
+        key = (*opened.kind, *((name, opened.lengths[name]) for name in closed))
+        lengths = [opened.lengths[name] for name in left]
+        known = self._cases.get(key, ())
+        case = next((each for each in known if each.holds(lengths)), None)
+        if case is None and left and len(known) < MOST_CASES:
+            case, limits = self._traced(call, opened, left)
+            self._pinned.keep(opened.kind, (*pinned, *limits.pinned))
+            self._cases.keep(key, (*known, case))
+        if case is None:
+            return self._assembler.prepare(call)
+        return case.at(lengths, partial(self._assembler.executors, call.device))
+
+    def _opened(self, call: ViewedCall) -> Opened | None:
+        """The call with its open lengths apart; None where it has none, or is empty, or where arrays do not
+        agree in them. A length of 1 is not open."""
+        lengths: dict[str, int] = {}
+        symbols: dict[str, tuple[tuple[str | None, ...], bool]] = {}
+        kind: list[Any] = [call.wanted, call.accumulate, call.sm_count, call.types, call.loose, (*call.bits,)]
+        for views in (call.views, call.out):
+            kind.append(None)
+            for name, view in views.items():
+                shape = view.shape
+                names = self._names(name, len(shape))
+                if len(names) != len(shape) or 0 in shape:
+                    return None
+                # (planning may take for granted that an open axis is stepped along)
+                named = tuple(
+                    [each if size >= SHORTEST else None for each, size in zip(names, shape, strict=True)]
+                )
+                is_packed = view.strides == packed(shape)
+                for axis, size in zip(named, shape, strict=True):
+                    if axis is not None and lengths.setdefault(axis, size) != size:
+                        return None
+                symbols[name] = named, is_packed
+                closed = tuple([None if axis else size for axis, size in zip(named, shape, strict=True)])
+                strides = None if is_packed else view.strides
+                kind.append(
+                    (name, view.pointer & 15, view.dtype, closed, strides, view.readonly, view.device)
+                )
+        return Opened(tuple(kind), lengths, symbols) if lengths else None
+
+    def _names(self, tensor: str, count: int) -> tuple[str | None, ...]:
+        """For each dimension of an array the name of its length, where that is open."""
+        before, rest, after = self._open[tensor]
+        if rest is None:
+            return before
+        within = count - len(before) - len(after)
+        return (*before, *(f"{REST}{place}" if rest else None for place in range(within)), *after)
+
+    def _traced(self, call: ViewedCall, opened: Opened, left: Sequence[str]) -> tuple[PreparedCase, Limits]:
+        """The case of a call, with its limits."""
+        trace = Trace(opened.lengths)
+        sizes = {name: cast("int", trace.axis(name)) for name in left}
+
+        def sized(views: Mapping[str, View]) -> dict[str, View]:
+            return {name: _sized(view, *opened.symbols[name], sizes) for name, view in views.items()}
+
+        def executors(device: DeviceKey) -> Executor:
+            return _Compiling(self._assembler.executors(device))
+
+        assembler = replace(self._assembler, executors=executors)
+        prepared = assembler.prepare(call._replace(views=sized(call.views), out=sized(call.out)))
+        launches = [tuple(getattr(step.launch, name) for name in _LAUNCH) for step in prepared.steps]
+        numbers = (
+            *(getattr(prepared, name) for name in _NUMBERS),
+            tuple(getattr(prepared.scratch, name) for name in _SCRATCH),
+            tuple(launches),
+            tuple(step.buffers for step in prepared.steps),
+        )
+        places = {name: f"n[{place}]" for place, name in enumerate(left)}
+        evaluated = _function(numbers, places)
+        limits = limits_of(trace.conditions)
+        holds = _compiled(" and ".join(limits.texts(places)) or "True", ())
+        return PreparedCase(holds, evaluated, prepared), limits
+
+
+@dataclass(frozen=True)
+class _Compiling:
+    """An executor that compiles functions, and prepares no launch: its grid is not known yet."""
+
+    executor: Executor
+
+    @property
+    def device(self) -> Any:
+        return self.executor.device
+
+    def function(self, source: str, entry: str, shared: int) -> Any:
+        return self.executor.function(source, entry, shared)
+
+    def prepare(self, function: Any, launch: Launch) -> Fire:
+        return _never
+
+
+def _never(*_: object) -> Any:
+    raise AssertionError("a case is launched with lengths")
+
+
+def _open_dimensions(
+    direction: Direction,
+) -> dict[str, tuple[tuple[str | None, ...], bool | None, tuple[str | None, ...]]]:
+    """By array, the names of its open dimensions before `...`, whether that is open, or None where it has no
+    `...`, and after it."""
+    fixed = {axis.name for axis in direction.axes if axis.extent is not None}
+    left = set(direction.record.open) - fixed
+
+    def names(dims: Sequence[tuple[str, ...]]) -> tuple[str | None, ...]:
+        return tuple(dim[0] if len(dim) == 1 and dim[0] in left else None for dim in dims)
+
+    found = {}
+    for name, record in (direction.operands | direction.results).items():
+        dims = record.dims
+        at = dims.index((REST,)) if (REST,) in dims else None
+        rest = None if at is None else REST in left
+        before, after = (dims, ()) if at is None else (dims[:at], dims[at + 1 :])
+        found[name] = names(before), rest, names(after)
+    return found
+
+
+def _sized(view: View, symbols: Sequence[str | None], is_packed: bool, sizes: Mapping[str, int]) -> View:
+    """A view with the lengths of its open dimensions in place of numbers."""
+    shape = tuple(sizes.get(name or "", length) for name, length in zip(symbols, view.shape, strict=True))
+    if not is_packed:
+        return view._replace(shape=shape)
+    strides, step = [], 1
+    for length in reversed(shape):  # (`packed` keeps results, for which it needs the lengths as numbers)
+        strides.append(step)
+        step *= length
+    return view._replace(shape=shape, strides=tuple(reversed(strides)))
+
+
+def _function(value: Any, places: Mapping[str, str]) -> Callable[[Sequence[int]], Any]:
+    """A function of the open lengths that makes a value of nested tuples with sizes in it."""
+    constants: list[Any] = []
+
+    def text(each: Any) -> str:
+        if isinstance(each, Size):
+            return each.formula.text(places.__getitem__)
+        if isinstance(each, tuple) and _has_size(each):
+            return f"({''.join(f'{text(part)}, ' for part in each)})"
+        constants.append(each)
+        return f"k[{len(constants) - 1}]"
+
+    return _compiled(text(value), constants)
+
+
+def _has_size(value: Any) -> bool:
+    return isinstance(value, Size) or (isinstance(value, tuple) and any(map(_has_size, value)))
+
+
+def _compiled(expression: str, constants: Sequence[Any]) -> Callable[[Sequence[int]], Any]:
+    code = compile(f"lambda n: {expression}", "<case>", "eval")
+    found: Callable[[Sequence[int]], Any] = eval(code, {"__builtins__": {}, "k": constants})
+    return found
