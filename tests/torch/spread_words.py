@@ -47,7 +47,7 @@ def the_engine_is_what_was_asked_for():
     if by_words():
         assert norm.engine == "words" and repr(norm).endswith("exchanging by words>")
     elif torch.get_default_device().type == "cuda":
-        assert norm.engine == f"collective: rank 0 sets {ENGINE}"
+        assert norm.engine == f"collective: rank 0 sets {ENGINE}=collective"
     else:
         assert norm.engine == "collective: tensors are on CPUs"
     assert adding.engine == {"x": norm.engine}

@@ -37,7 +37,9 @@ CALLS_BEFORE = 3  # of what a graph is made of
 def replay_late(step, replays, every):
     """Replays a graph of a step so often, after some calls of it; the rank is late by chance, in one of
     `every` replays."""
-    with torch.cuda.stream(torch.cuda.Stream()):
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())  # for what a step reads
+    with torch.cuda.stream(aside):
         for _ in range(CALLS_BEFORE):
             step()
     torch.cuda.synchronize()
