@@ -204,7 +204,7 @@ FAULTS = [
     ),
     Fault(
         "an exchange of words does not wait for the kernels ahead of it",
-        "templates/ranks/words.cu",
+        "templates/ranks/peer_memory.cu",
         "    programmatic_wait<PROGRAMMATIC>();",
         "",
         "tests/runtime/test_words.py",
@@ -212,7 +212,7 @@ FAULTS = [
     ),
     Fault(
         "an exchange of words does not wait for peers",
-        "templates/ranks/words.cu",
+        "templates/ranks/peer_memory.cu",
         "channel.await(words, first, THREADS);",
         "",
         "tests/runtime/test_words.py",

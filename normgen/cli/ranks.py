@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from normgen.counting import counted
-from normgen.runtime.ranks.words import RULE
+from normgen.runtime.ranks.peer_memory import RULE
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation

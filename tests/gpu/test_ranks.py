@@ -1,5 +1,5 @@
-"""Norms whose axes are spread over two GPUs, by NCCL and by words in their memory, also within kernels,
-beside those of one process: `make test-gpus`."""
+"""Norms whose axes are spread over two GPUs, by NCCL and by peer memory, also within kernels, beside
+those of one process: `make test-gpus`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ if torch.cuda.device_count() < 2:
     pytest.skip("there are no two GPUs", allow_module_level=True)
 
 
-@pytest.fixture(scope="module", params=["collective", "words", "words-within", "auto"])
+@pytest.fixture(scope="module", params=["collective", "peer-memory", "in-kernel", "auto"])
 def two(request, tmp_path_factory):
-    variables = {processes.SET: "gpu", "NORMGEN_TEST_RANKS_ON": "cuda", "NORMGEN_RANKS_ENGINE": request.param}
+    variables = {
+        processes.SET: "gpu",
+        "NORMGEN_TEST_RANKS_ON": "cuda",
+        "NORMGEN_RANKS_BACKEND": request.param,
+    }
     from tests.torch.gloo import faults
 
     return faults("tests.torch.spread_processes", 2, tmp_path_factory.mktemp(request.param), variables)

@@ -35,12 +35,12 @@ CORES, MINUTES = 16, 9.5  # of the machine that it is laid out for, by one launc
 def told(tmp_path, monkeypatch, capsys):
     """What it prints and returns for a group of tests with this text."""
 
-    def tell(text, seconds=30, launcher="cuda-bindings", patience=20, processes=1):
+    def tell(text, seconds=30, launcher="cuda-bindings", timeout=20, processes=1):
         path = tmp_path / "test_some.py"
         path.write_text(text)
         monkeypatch.setattr(run, "_card", lambda: "a card")
         monkeypatch.setattr(run, "_build", lambda: None)
-        monkeypatch.setattr(jobs, "PATIENCE", patience)
+        monkeypatch.setattr(jobs, "PATIENCE", timeout)
         monkeypatch.setattr(jobs, "LEAST", -10)
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which take seconds to begin
         monkeypatch.setattr(run, "GROUPS", (Group("some", (str(path),), processes, seconds),))
@@ -72,7 +72,7 @@ def test_a_process_that_ends_early_is_a_failure_of_the_test_that_it_was_in(told)
 
 def test_a_process_that_hangs_is_ended_and_told(told):
     status, said = told(
-        TESTS.replace("assert 1 == 2", "time.sleep(60)\n    assert 1 == 2"), seconds=2, patience=4
+        TESTS.replace("assert 1 == 2", "time.sleep(60)\n    assert 1 == 2"), seconds=2, timeout=4
     )
     assert status == 1
     assert "did not end in" in said

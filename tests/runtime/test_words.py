@@ -1,4 +1,4 @@
-"""Words in peers' memory: what ranks exchange, however late they are; waits end where one is missing."""
+"""Peer memory: what ranks exchange, however late they are; waits end where one is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from normgen.dtypes import DTYPES
 from normgen.launching.launch import Buffer
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, architecture
 from normgen.package.device_functions import inlined
-from normgen.runtime.ranks.words import (
+from normgen.runtime.ranks.peer_memory import (
     ADDED,
     CHUNK,
     COUNTERS,

@@ -21,7 +21,7 @@ from normgen.codegen.ranks import told_record
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import DTYPES
 from normgen.runtime.norm import Norm
-from normgen.runtime.ranks.words import (
+from normgen.runtime.ranks.peer_memory import (
     ADDED,
     CHUNK,
     COUNTERS,

@@ -21,12 +21,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.torch import host_site
+from tests.torch import host_transport
 
 DEVICE = os.environ.get("NORMGEN_TEST_RANKS_ON", "cpu")
 LONGEST = 900  # seconds
 SLOW = 300  # seconds after which a check tells where it is (which Python 3.11 does not always survive)
-# Words need no multicast; graphs of earlier runs may be those of other versions.
+# Peer memory needs no multicast; graphs of earlier runs may be those of other versions.
 _ALONE = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 WORDS_ON_HOST = "NORMGEN_TEST_WORDS_ON_HOST"  # exchange tensors of CPUs by words, in files
 needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
@@ -53,7 +53,7 @@ def faults(
 def main(module: str, rank: str, ranks: str, store: str) -> None:
     torch.set_num_threads(1)
     if os.environ.get(WORDS_ON_HOST):
-        host_site.register(Path(f"{store}.words"))
+        host_transport.register(Path(f"{store}.words"))
     if DEVICE == "cuda":
         torch.cuda.set_device(int(rank))
     torch.set_default_device(DEVICE)

@@ -11,7 +11,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 import normgen.torch as nt
 from normgen.torch import private
 from tests.torch.gloo import DEVICE
-from tests.torch.spread_words import by_words
+from tests.torch.spread_peer_memory import by_words
 from tests.torch.spreading import same
 
 

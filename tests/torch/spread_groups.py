@@ -18,7 +18,7 @@ from normgen.runtime.ranks.division import divided
 from tests.torch.drawing import example
 from tests.torch.gloo import DEVICE
 from tests.torch.spread_dtensors import Gathered
-from tests.torch.spread_words import by_words
+from tests.torch.spread_peer_memory import by_words
 from tests.torch.spreading import CLOSE, EXACT, Spread, own_run, same
 
 

@@ -29,10 +29,10 @@ from tests.torch.spread_known import (
     known_calls_are_told_from_others,
 )
 from tests.torch.spread_order import ORDER
+from tests.torch.spread_peer_memory import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
 from tests.torch.spread_refusals import ranks_that_differ_are_named, what_cannot_be_spread_is_refused
 from tests.torch.spread_sums import SUMS, SUMS_ON_GPUS
 from tests.torch.spread_told import TOLD
-from tests.torch.spread_words import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
 from tests.torch.spreading import CLOSE, EXACT, own_run, same, spread_examples
 
 FEW = ("rmsnorm", "add_layernorm", "softmax", "batchnorm", "groupnorm", "qk_norm")

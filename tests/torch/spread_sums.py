@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 import normgen.torch as nt
 from normgen.devices.executors import executor_of
-from normgen.torch.ranks.engine import COLLECTIVE, VARIABLE
-from normgen.torch.ranks.words import MOST_WORDS, Words
+from normgen.torch.ranks.backend import COLLECTIVE, VARIABLE
+from normgen.torch.ranks.peer_memory import MOST_WORDS, PeerMemory
 from tests.torch.spreading import CALLS_BEFORE, replay_late
 
 REPLAYS = 1000
@@ -23,19 +23,19 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 @contextmanager
 def _by_words(counts):
     """Counts the sums that went by words, and those that were left to collectives."""
-    add = Words.sum
+    add = PeerMemory.sum
 
     def counted(words, part):
         found = add(words, part)
         counts[found is not None] += 1
         return found
 
-    with mock.patch.object(Words, "sum", counted):
+    with mock.patch.object(PeerMemory, "sum", counted):
         yield
 
 
 @contextmanager
-def _engine(name):
+def _backend(name):
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = name
     yield
@@ -63,7 +63,7 @@ def sums_have_the_bits_of_collectives():
     rank, group, other = dist.get_rank(), dist.new_group(), dist.new_group()
     norm, spread = nt.load("rmsnorm", partial={"x": group}), nt.load("rmsnorm", shard={"D": group})
     plain = nt.load("rmsnorm", partial={"x": other})
-    with _engine(COLLECTIVE):
+    with _backend(COLLECTIVE):
         plain(torch.ones(2, 3))
     counts = [0, 0]
     with _by_words(counts):
@@ -79,8 +79,8 @@ def sums_have_the_bits_of_collectives():
         assert apart.data_ptr() % 4 and torch.equal(norm(apart), plain(apart))
         turned = parts[rank].t().contiguous().t()
         assert torch.equal(norm(turned), plain(parts[rank]))
-    words = norm.engine["x"] == "words"
-    assert plain.engine["x"].startswith(COLLECTIVE) and counts == [0, 16 * words], counts
+    words = norm.backend["x"] == "peer-memory"
+    assert plain.backend["x"].startswith(COLLECTIVE) and counts == [0, 16 * words], counts
 
 
 def sums_that_are_too_large_are_left_to_collectives():
@@ -90,7 +90,7 @@ def sums_that_are_too_large_are_left_to_collectives():
         for columns in (2 * MOST_WORDS, 2 * MOST_WORDS + 1):
             parts = _parts(1, columns, dtype=torch.bfloat16)
             torch.testing.assert_close(norm(parts[rank]), plain(_added(parts)))
-    assert counts in ([1, 1], [0, 0]) and (counts == [1, 1]) == (norm.engine["x"] == "words"), counts
+    assert counts in ([1, 1], [0, 0]) and (counts == [1, 1]) == (norm.backend["x"] == "peer-memory"), counts
 
 
 def parts_that_differ_are_named():
@@ -115,8 +115,8 @@ def small_devices_take_tickets():
     """Those that have no room for all blocks beside others, as this one is taken for here."""
     group, rank = dist.new_group(), dist.get_rank()
     norm, plain = nt.load("rmsnorm", partial={"x": group}), nt.load("rmsnorm")
-    small = property(lambda words: replace(executor_of(words.site.key).device, multiprocessors=2))
-    with mock.patch.object(Words, "machine", small):
+    small = property(lambda words: replace(executor_of(words.transport.key).device, multiprocessors=2))
+    with mock.patch.object(PeerMemory, "machine", small):
         for rows in (1, 64, 300):
             parts = _parts(rows, 256, dtype=torch.bfloat16)
             assert torch.equal(norm(parts[rank]), plain(_added(parts)))

@@ -13,13 +13,13 @@ import normgen.torch as nt
 from normgen.torch.ranks.group import ranks_by_name
 from normgen.torch.ranks.told import MOST_BYTES, ToldCall
 from tests.codegen.norms import H200
-from tests.torch.spread_words import ENGINE, by_words
+from tests.torch.spread_peer_memory import BACKEND, by_words
 from tests.torch.spreading import same
 
 
 def within():
     """Whether this run is to exchange words within kernels."""
-    return os.environ.get(ENGINE) in ("auto", "words-within")
+    return os.environ.get(BACKEND) in ("auto", "in-kernel")
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def kernels_that_would_fill_the_device_are_left_alone():
         x = torch.randn(count, sum(lengths))
         with _kernels(counts):
             same(norm(*_runs(lengths, x)), *_runs(lengths, plain(x)), 2e-4)
-        assert counts == taken or os.environ.get(ENGINE) != "auto", (count, counts)
+        assert counts == taken or os.environ.get(BACKEND) != "auto", (count, counts)
 
 
 TOLD = (

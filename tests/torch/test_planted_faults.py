@@ -13,10 +13,10 @@ __all__ = ["copy"]  # the fixture
 
 FAULT = Fault(
     "graphs share a channel with other calls",
-    "torch/ranks/words.py",
-    "capture = self.site.capture(stream)",
+    "torch/ranks/peer_memory.py",
+    "capture = self.transport.capture(stream)",
     "capture = 0",
-    "tests/torch/test_engines.py",
+    "tests/torch/test_backends.py",
     "graph",
 )
 

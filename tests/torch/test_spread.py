@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from tests.torch import spread_anew
 from tests.torch import spread_processes as processes
 from tests.torch.gloo import LONGEST, WORDS_ON_HOST, faults, needs_gloo
-from tests.torch.spread_words import ENGINE
+from tests.torch.spread_peer_memory import BACKEND
 
 pytestmark = needs_gloo
 MODULE = "tests.torch.spread_processes"
@@ -62,8 +62,8 @@ def test_four_processes_have_the_results_of_one(name, four):
         assert not fault[name], fault[name]
 
 
-def _exchanging_words(tmp_path_factory, checks, engine):
-    variables = {processes.SET: checks, WORDS_ON_HOST: "1", ENGINE: engine}
+def _exchanging_words(tmp_path_factory, checks, backend):
+    variables = {processes.SET: checks, WORDS_ON_HOST: "1", BACKEND: backend}
     return faults(MODULE, 3, tmp_path_factory.mktemp(checks), variables)
 
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// ---- Words in peers' memory: how ranks of one node exchange numbers inside a kernel --------------
+// ---- Peer memory: how ranks of one node exchange numbers inside a kernel --------------
 // Each rank has a buffer that all ranks can write. What a rank tells, it stores into the buffers of
 // all its peers, and then polls its own buffer for what they tell. A word is 8 bytes, stored and
 // loaded at once: 32 bits of a value, and above them the number of the exchange, its epoch. A word
@@ -77,14 +77,14 @@ __device__ __forceinline__ bool has_given_up(unsigned* counters) {
 __device__ __forceinline__ unsigned next_epoch(unsigned epoch) { return epoch + 1 == 0 ? 2 : epoch + 1; }
 
 // A buffer of each of RANKS ranks, as one of them sees them in one exchange. `capacity`: places of a
-// rank in one half; `patience`: nanoseconds.
+// rank in one half; `timeout`: nanoseconds.
 template <int RANKS> struct Channel {
     tagged_t* slots[RANKS];
     tagged_t* own;
     unsigned* counters;
     tagged_t* fault;
     long long capacity;
-    long long patience;
+    long long timeout;
     int rank;
     unsigned epoch;
 
@@ -143,7 +143,7 @@ template <int RANKS> struct Channel {
         for (unsigned polls = 1; !look(words, first, step); ++polls) {
             if (polls % POLLS) continue;
             if (has_given_up(counters)) return;
-            if (nanoseconds() - start > patience) return give_up(words, first, step);
+            if (nanoseconds() - start > timeout) return give_up(words, first, step);
             __nanosleep(100);
         }
     }
@@ -181,7 +181,7 @@ template <int RANKS> struct Channel {
         for (unsigned polls = 1; !is_there(word = look_word(at)); ++polls) {
             if (polls % POLLS) continue;
             if (has_given_up(counters)) return NOTHING;
-            if (nanoseconds() - start > patience) {
+            if (nanoseconds() - start > timeout) {
                 if (!atomicExch(counters + GIVEN_UP, 1u)) tell_word(fault, late(from, place));
                 return NOTHING;
             }

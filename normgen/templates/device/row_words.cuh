@@ -1,7 +1,7 @@
 #pragma once
 #include "normgen/peers.cuh"
 
-// ---- Words of rows: thread groups that tell peers what they have of their rows -------------------
+// ---- Rows by peer memory: thread groups that tell peers what they have of their rows -------------------
 // A kernel that computes values of a row, and needs those of all ranks to go on, exchanges them
 // itself (see peers.cuh). A place is that of a row in one of the values, as it is where a kernel of
 // its own exchanges them: so ranks need not do it in the same way.
@@ -26,7 +26,7 @@ struct ChannelRecord {
     tagged_t* slots[8];
     tagged_t* fault;
     long long capacity;
-    long long patience;
+    long long timeout;
     long long rank;
 };
 
@@ -89,7 +89,7 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
         channel.counters = counters;
         channel.fault = found->fault;
         channel.capacity = found->capacity;
-        channel.patience = found->patience;
+        channel.timeout = found->timeout;
         channel.rank = int(found->rank);
         channel.epoch = next_epoch(found->counters[EPOCH]);
     }

@@ -33,7 +33,7 @@ class BlocksPlan:
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...]:
         """The results of a call in order, None for those that are not wanted. What ranks tell goes by the
-        engine of the group, in exchanges of their own: no kernel that tells rows has blocks."""
+        backend of the group, in exchanges of their own: no kernel that tells rows has blocks."""
         direction = self._spread.direction
         given = {n: t.detach() for n, t in zip(direction.reads, tensors, strict=True) if t is not None}
         like = arrays.view(next(iter(given.values())))

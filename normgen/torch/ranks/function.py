@@ -42,10 +42,10 @@ class SpreadFunction(NormFunction):
         return self.spread.placements
 
     @property
-    def engine(self) -> str:
+    def backend(self) -> str:
         """How ranks exchange numbers on GPUs: "words", by stores to peers' memory; "collective: " and the
         reason why torch.distributed is used; or that ranks have not agreed on it yet."""
-        return self.where.ranks.engine
+        return self.where.ranks.backend
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
@@ -66,7 +66,7 @@ class SpreadFunction(NormFunction):
         return str(cast(Any, normgen.load)(package.spec, **dict(package.folded))._repr_html_())
 
     def __repr__(self) -> str:
-        return f"<normgen.torch function {self.spread!r}, exchanging by {self.engine}>"
+        return f"<normgen.torch function {self.spread!r}, exchanging by {self.backend}>"
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, type(None), float, int)

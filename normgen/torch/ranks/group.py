@@ -21,10 +21,10 @@ from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import NodeRanks
 from normgen.torch import private
 from normgen.torch.ranks import order
-from normgen.torch.ranks.board import Board, node_ranks, patience
-from normgen.torch.ranks.engine import AUTO, COLLECTIVE, UNDECIDED, WITHIN, WORDS, refusal, wish
-from normgen.torch.ranks.sites import SITES
-from normgen.torch.ranks.words import Unfit, Words
+from normgen.torch.ranks.backend import AUTO, COLLECTIVE, IN_KERNEL, PEER_MEMORY, UNDECIDED, refusal, wish
+from normgen.torch.ranks.peer_memory import PeerMemory, Unfit
+from normgen.torch.ranks.store import RankStore, node_ranks, timeout
+from normgen.torch.ranks.transport import TRANSPORTS
 
 _KEPT = 4096  # calls that ranks have agreed on, for graphs
 
@@ -39,16 +39,16 @@ class ProcessRanks:
 
     def __init__(self, name: str, group: Any, time: int) -> None:
         """`time`: how often this process has had a group of this name."""
-        wish(), patience(1)  # what they refuse, they refuse before ranks wait for each other
+        wish(), timeout(1)  # what they refuse, they refuse before ranks wait for each other
         self.name = name
         self.rank, self.size = int(dist.get_rank(group)), int(dist.get_world_size(group))
         self.identity = name, self.size, time
         self._group = weakref.ref(group)
-        self._board: Board | None = None
+        self._store: RankStore | None = None
         self._has_met = False
         self._node: NodeRanks | None = None
-        self._words: Words | None = None
-        self._engine = ""
+        self._peer_memory: PeerMemory | None = None
+        self._backend = ""
         self._on_host = False  # tensors that were exchanged are
         self._told: set[bytes] = set()  # by all ranks, in calls that they agreed on
         # The same by a rank and what it told; None where others told several things.
@@ -71,13 +71,13 @@ class ProcessRanks:
 
     def leave(self) -> None:
         """Give back what they have exchanged by."""
-        self._node = self._words = None
+        self._node = self._peer_memory = None
 
     @property
-    def engine(self) -> str:
+    def backend(self) -> str:
         """What exchanges what ranks tell on GPUs, and why: "words", or "collective: " and a reason; or that
         this is undecided yet. The same on all ranks."""
-        return self._engine or (f"{COLLECTIVE}: tensors are on CPUs" if self._on_host else UNDECIDED)
+        return self._backend or (f"{COLLECTIVE}: tensors are on CPUs" if self._on_host else UNDECIDED)
 
     def meet(self, what: str) -> None:
         """Wait before the first call over the group until all ranks are there. `PeerFault`, which names who
@@ -85,12 +85,12 @@ class ProcessRanks:
         once a rank has not delivered in an earlier call. RuntimeError where the group is no more."""
         group = self.group
         if not self._has_met:
-            if self._board is None:
-                self._board = Board(private.store_of(group), self.rank, self.size)
-            self._node = node_ranks(self._board, self.rank, self.size, what)
+            if self._store is None:
+                self._store = RankStore(private.store_of(group), self.rank, self.size)
+            self._node = node_ranks(self._store, self.rank, self.size, what)
             self._has_met = True
-        if self._words is not None:
-            self._words.check(what)
+        if self._peer_memory is not None:
+            self._peer_memory.check(what)
 
     def gather(self, array: Any) -> Any:
         """What all ranks give, of the same shape and type: an array of NumPy or a tensor, and so the result.
@@ -163,22 +163,22 @@ class ProcessRanks:
     def tells_within(self, like: torch.Tensor) -> bool:
         """Whether kernels on the device of this tensor may exchange words themselves. All ranks of a group
         ask in the same exchange where it is open what exchanges."""
-        return self._by_words(like) is not None and wish() in (AUTO, WITHIN)
+        return self._by_words(like) is not None and wish() in (AUTO, IN_KERNEL)
 
     @property
     def machine(self) -> Machine:
         """The device of this rank, where ranks have words."""
-        assert self._words is not None, "they exchange words"
-        return self._words.machine
+        assert self._peer_memory is not None, "they exchange words"
+        return self._peer_memory.machine
 
     def leaves_room(self, share: float) -> bool:
         """Whether a kernel that holds such a share of the places on the device may wait for other ranks."""
-        return self._words is not None and self._words.leaves_room(share)
+        return self._peer_memory is not None and self._peer_memory.leaves_room(share)
 
     def channel(self, words: int) -> torch.Tensor | None:
         """What tells a kernel where to exchange so many words of a rank itself, where ranks have words; None
         where they are too many. To be asked for once for each launch."""
-        return self._words.channel(words) if self._words is not None else None
+        return self._peer_memory.channel(words) if self._peer_memory is not None else None
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         words = self._by_words(tensor) if tensor.dtype == torch.float32 else None
@@ -191,33 +191,33 @@ class ProcessRanks:
                 private.all_gather(made, tensor.reshape(-1), group=self.group)
         return made.view(self.size, *tensor.shape)
 
-    def _by_words(self, tensor: torch.Tensor) -> Words | None:
+    def _by_words(self, tensor: torch.Tensor) -> PeerMemory | None:
         """What exchanges tensors that lie where this one does, by words; None where nothing does."""
-        if tensor.device.type not in SITES:
+        if tensor.device.type not in TRANSPORTS:
             self._on_host = True
             return None
-        if not self._engine and private.is_capturing():
+        if not self._backend and private.is_capturing():
             return None
-        if not self._engine:
+        if not self._backend:
             self._choose(tensor.device)
-        if self._words is not None and self._words.site.device != tensor.device:
+        if self._peer_memory is not None and self._peer_memory.transport.device != tensor.device:
             raise RuntimeError(
-                f"group {self.name} exchanges tensors on {self._words.site.device}, but this one is on "
-                f"{tensor.device}: use one device per rank"
+                f"group {self.name} exchanges tensors on {self._peer_memory.transport.device}, but this one "
+                f"is on {tensor.device}: use one device per rank"
             )
-        return self._words
+        return self._peer_memory
 
     def _choose(self, device: torch.device) -> None:
         """Agree with all ranks on what exchanges tensors."""
-        site, size, board = SITES[device.type](device), self.size, self._board
-        assert board is not None, "ranks have met"
-        against = refusal(site, board, size)
+        transport, size, store = TRANSPORTS[device.type](device), self.size, self._store
+        assert store is not None, "ranks have met"
+        against = refusal(transport, store, size)
         if not against:
             try:
-                self._words = Words(site, self.rank, size, lambda: self.group, board)
+                self._peer_memory = PeerMemory(transport, self.rank, size, lambda: self.group, store)
             except Unfit as fault:
                 against = str(fault)
-        self._engine = f"{COLLECTIVE}: {against}" if against else WORDS
+        self._backend = f"{COLLECTIVE}: {against}" if against else PEER_MEMORY
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:

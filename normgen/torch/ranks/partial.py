@@ -18,7 +18,7 @@ from normgen.torch.ranks.order import stand_in_line
 
 # Bytes of what all ranks have together, up to which each adds that up by itself, in float32 and in the order
 # of ranks, so that all have the same bits. Above, ranks share the work, and add in the type of the tensor.
-# (Words in peers' memory, which add up in the same way, have a limit of their own.)
+# (Peer memory, which add up in the same way, have a limit of their own.)
 _GATHERED = 1 << 20
 _KEPT = 1024  # shapes and types
 
@@ -104,10 +104,10 @@ class SummedFunction:
                 raise ValueError(f"partial: {function.__name__} has no operand {name!r}; it has {known}")
 
     @property
-    def engine(self) -> dict[str, str]:
+    def backend(self) -> dict[str, str]:
         """For each operand that ranks have parts of, how they exchange these on GPUs, in the terms of
-        `SpreadFunction.engine`."""
-        return {name: ranks_by_name(group).engine for name, group in self.groups.items()}
+        `SpreadFunction.backend`."""
+        return {name: ranks_by_name(group).backend for name, group in self.groups.items()}
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
@@ -123,5 +123,5 @@ class SummedFunction:
         return SummedFunction, (self.function, self.groups)
 
     def __repr__(self) -> str:
-        how = ", ".join(f"{name} by {engine}" for name, engine in self.engine.items())
+        how = ", ".join(f"{name} by {backend}" for name, backend in self.backend.items())
         return f"<{self.function!r} of sums over ranks: {how}>"

@@ -13,7 +13,7 @@ from normgen.package.spread import StageRecord, ToldRecord
 from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.stages import layout
 from normgen.torch.calls import Numbers, Tensors
-from normgen.torch.ranks.engine import WITHIN, wish
+from normgen.torch.ranks.backend import IN_KERNEL, wish
 from normgen.torch.ranks.group import ProcessRanks
 from normgen.torch.ranks.local import Along, Names, Outer, Stage, stage_of
 
@@ -51,13 +51,13 @@ class ToldCall:
         like = next(each for each in tensors if each is not None)
         if not ranks.tells_within(like) or not self._is_known():
             return None
-        channel, stage = ranks.channel(self._words), self._stage
+        channel, stage = ranks.channel(self._peer_memory), self._stage
         if channel is None or stage is None:
             return None
         hold = [None, *tensors, channel]
         try:
             pool = (*numbers, *self._constants)
-            if wish() != WITHIN and not ranks.leaves_room(self._held(ranks.machine, stage, hold, pool)):
+            if wish() != IN_KERNEL and not ranks.leaves_room(self._held(ranks.machine, stage, hold, pool)):
                 return None
             made = stage.run(hold, pool)
         except NoSchedule:  # of rows that lie apart, for instance
@@ -103,7 +103,7 @@ class ToldCall:
         names = Names((*direction.reads, record.channel))
         numbers = {name: place for place, name in enumerate((*outer.attrs, *constants))}
         told = [(tensor, "sum") for tensor in record.told]
-        self._words = layout(told, outer.lengths).size
+        self._peer_memory = layout(told, outer.lengths).size
         stage = StageRecord(record.package, handed=record.handed)
         self._stage = stage_of(stage, found.norm, outer, names, numbers, frozenset())
         if record.rest is not None:

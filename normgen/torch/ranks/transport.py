@@ -12,7 +12,7 @@ from normgen.launching.launch import DeviceKey
 from normgen.torch import private
 
 
-class Site(Protocol):
+class Transport(Protocol):
     """The device of one rank."""
 
     key: DeviceKey
@@ -47,7 +47,7 @@ class Site(Protocol):
         """What makes the stream that is current then wait for the one that is current now."""
 
 
-class CudaSite:
+class CudaTransport:
     """A GPU."""
 
     def __init__(self, device: torch.device) -> None:
@@ -107,4 +107,4 @@ class CudaSite:
 
 
 # By the type of a device.
-SITES: dict[str, Callable[[torch.device], Site]] = {"cuda": CudaSite}
+TRANSPORTS: dict[str, Callable[[torch.device], Transport]] = {"cuda": CudaTransport}

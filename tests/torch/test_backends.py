@@ -18,15 +18,15 @@ import torch
 
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import node_name
-from normgen.runtime.ranks.words import Channel, channel_words
+from normgen.runtime.ranks.peer_memory import Channel, channel_words
 from normgen.torch import private
-from normgen.torch.ranks import engine
-from normgen.torch.ranks import words as words_module
-from normgen.torch.ranks.board import patience
-from normgen.torch.ranks.engine import Facts, unfit
+from normgen.torch.ranks import backend
+from normgen.torch.ranks import peer_memory as words_module
+from normgen.torch.ranks.backend import Facts, unfit
 from normgen.torch.ranks.group import ProcessRanks
-from normgen.torch.ranks.sites import CudaSite
-from normgen.torch.ranks.words import MOST_WORDS, Unfit, Words
+from normgen.torch.ranks.peer_memory import MOST_WORDS, PeerMemory, Unfit
+from normgen.torch.ranks.store import timeout
+from normgen.torch.ranks.transport import CudaTransport
 
 ONE = Facts("auto", "a node", "", "gpu 0")
 
@@ -42,7 +42,7 @@ def ranks_with(**changed):
     [
         ({}, ""),
         ({"wish": "words"}, ""),
-        ({"wish": "collective"}, "rank 2 sets NORMGEN_RANKS_ENGINE=collective"),
+        ({"wish": "collective"}, "rank 2 sets NORMGEN_RANKS_BACKEND=collective"),
         ({"lacks": "its PyTorch has no symmetric memory"}, "rank 2: its PyTorch has no symmetric memory"),
         ({"node": "another"}, "rank 2 is on a different node than rank 0"),
         ({"device": "gpu 1"}, "ranks 1 and 2 share a device"),
@@ -59,7 +59,7 @@ def test_words_go_between_few():
     )
 
 
-class Board:
+class RankStore:
     """Of two ranks, of which the other tells what is given."""
 
     def __init__(self, *others):
@@ -75,7 +75,7 @@ MADE = (f'["", "{MARK}"]', '["", ""]')  # which has made a buffer, and sees that
 FACTS = '{"wish": "auto", "node": "%s", "lacks": "", "device": "gpu 1"}'
 
 
-class Site:
+class Transport:
     """A device, and the first rank that it does not reach."""
 
     key, device = ("host", 0), torch.device("cpu")
@@ -129,23 +129,24 @@ class Site:
     ],
 )
 def test_all_reach_the_memory_of_all(monkeypatch, mine, theirs, why):
-    monkeypatch.setenv(engine.VARIABLE, "auto")
-    assert engine.refusal(Site(mine), Board(FACTS % node_name(), theirs), 2) == why
-    assert engine.refusal(Site(), Board(), 1) == "there is one rank"
+    monkeypatch.setenv(backend.VARIABLE, "auto")
+    assert backend.refusal(Transport(mine), RankStore(FACTS % node_name(), theirs), 2) == why
+    assert backend.refusal(Transport(), RankStore(), 1) == "there is one rank"
 
 
 def test_an_unknown_engine_is_refused(monkeypatch):
-    monkeypatch.setenv(engine.VARIABLE, "nccl")
+    monkeypatch.setenv(backend.VARIABLE, "nccl")
     with pytest.raises(
-        ValueError, match="NORMGEN_RANKS_ENGINE must be auto, words, words-within or collective but is nccl"
+        ValueError,
+        match="RANKS_BACKEND must be auto, peer-memory, in-kernel or collective but is nccl",
     ):
-        engine.wish()
+        backend.wish()
 
 
 @pytest.mark.parametrize("given", ["inf", "-inf", "nan", "abc", "0", "-3", "1e300", " ", "1,5"])
 def test_a_time_that_is_none_is_refused_when_a_norm_is_loaded(given, monkeypatch):
     monkeypatch.setenv("NORMGEN_RANKS_TIMEOUT", given)
-    for refuse in (lambda: patience(30), lambda: ProcessRanks("g", None, 1)):
+    for refuse in (lambda: timeout(30), lambda: ProcessRanks("g", None, 1)):
         with pytest.raises(
             ValueError, match=f"NORMGEN_RANKS_TIMEOUT must be seconds, more than 0 .* but is {given}"
         ):
@@ -157,30 +158,30 @@ def test_times_that_kernels_and_stores_can_count(given, seconds, monkeypatch):
     monkeypatch.delenv("NORMGEN_RANKS_TIMEOUT", raising=False)
     if given is not None:
         monkeypatch.setenv("NORMGEN_RANKS_TIMEOUT", given)
-    assert patience(30) == seconds
+    assert timeout(30) == seconds
     Channel((1, 2), 3, 4, 5, 0).packed(0, 0, 1, seconds)
     assert timedelta(seconds=seconds)
 
 
 def test_memory_that_one_rank_lacks_is_of_no_use_to_the_others():
-    for site, board in (
-        (Site(fault=RuntimeError("out of memory\nat some place")), Board(MADE[0])),
-        (Site(), Board('["RuntimeError: out of memory", ""]')),
-        (Site(), Board(MADE[0], '["RuntimeError: out of memory", ""]')),
+    for transport, store in (
+        (Transport(fault=RuntimeError("out of memory\nat some place")), RankStore(MADE[0])),
+        (Transport(), RankStore('["RuntimeError: out of memory", ""]')),
+        (Transport(), RankStore(MADE[0], '["RuntimeError: out of memory", ""]')),
     ):
         with pytest.raises(Unfit, match=r"rank [01] cannot share memory with the others: .*out of memory$"):
-            Words(site, 0, 2, lambda: None, board)
+            PeerMemory(transport, 0, 2, lambda: None, store)
 
 
 def test_memory_of_others_than_peers_is_noticed():
     with pytest.raises(
         Unfit, match=r"rank 0 cannot share memory .* maps other memory than that of its peers"
     ):
-        Words(Site(), 0, 2, lambda: None, Board('["", "4321"]', MADE[1]))
+        PeerMemory(Transport(), 0, 2, lambda: None, RankStore('["", "4321"]', MADE[1]))
 
 
 def test_who_does_not_deliver_is_named_in_the_next_call():
-    words = Words(Site(), 0, 2, lambda: None, Board(*MADE))
+    words = PeerMemory(Transport(), 0, 2, lambda: None, RankStore(*MADE))
     words.check("rmsnorm over D")
     words._record[0] = 17 << 40 | 2 << 32 | 812
     with pytest.raises(PeerFault, match="rmsnorm over D: rank 1 did not deliver value 17 of exchange 812"):
@@ -189,25 +190,25 @@ def test_who_does_not_deliver_is_named_in_the_next_call():
 
 def test_exchanges_outside_graphs_go_one_after_the_other():
     """By one channel, whatever streams they are on: a larger one from where there is need of it."""
-    site = Site()
-    words = Words(site, 0, 2, lambda: None, Board(*MADE, *MADE))
+    transport = Transport()
+    words = PeerMemory(transport, 0, 2, lambda: None, RankStore(*MADE, *MADE))
     first = words._channel(10)
-    site.now = 8
+    transport.now = 8
     assert words._channel(10) is first and words._channel(11) is first
-    assert site.followed == [(7, 8)]
-    site.now = 7
+    assert transport.followed == [(7, 8)]
+    transport.now = 7
     larger = words._channel(first.capacity + 1)
     assert larger.capacity == 2 * first.capacity and larger.slots[0] != first.slots[0]
-    assert site.followed == [(7, 8), (8, 7)] and words._channel(10) is larger
+    assert transport.followed == [(7, 8), (8, 7)] and words._channel(10) is larger
     assert words._channel(0) is None and words._channel(MOST_WORDS + 1) is None
 
 
 def test_a_graph_has_a_channel_of_its_own():
     """For as long as there are spare ones, of which calls outside graphs make more."""
-    site = Site()
-    words = Words(site, 0, 2, lambda: None, Board(*MADE, *MADE))
+    transport = Transport()
+    words = PeerMemory(transport, 0, 2, lambda: None, RankStore(*MADE, *MADE))
     eager, found = words._channel(10), []
-    site.captured = 1
+    transport.captured = 1
     with pytest.raises(RuntimeError, match="no memory is left for the exchanges of this CUDA graph: make"):
         words._channel(eager.capacity + 1)  # there can be no buffer now
     with pytest.raises(
@@ -216,7 +217,7 @@ def test_a_graph_has_a_channel_of_its_own():
         while channel := words._channel(10):
             assert words._channel(10) is channel
             found.append(channel)
-            site.captured += 1
+            transport.captured += 1
     assert words._channel(MOST_WORDS + 1) is None  # which no call has by words
     every = [eager, *found]
     assert len(found) > 2 and len({(each.slots, each.counters) for each in every}) == len(every)
@@ -224,9 +225,9 @@ def test_a_graph_has_a_channel_of_its_own():
     starts = sorted(each.slots[0] for each in every)
     assert all(after - before == size for before, after in pairwise(starts))
     assert min(each.counters for each in every) == starts[-1] + size
-    site.captured = 0
+    transport.captured = 0
     words._channel(10)
-    site.captured = 1000
+    transport.captured = 1000
     assert words._channel(10) is not None
 
 
@@ -234,9 +235,10 @@ def test_a_graph_has_a_channel_of_its_own():
 def test_kernels_that_wait_leave_room_for_those_of_all_groups(seed, monkeypatch):
     """However many groups there are, and streams on which two of each wait: nothing that may wait is kept
     from a place by others that wait. Groups that are no more hold none."""
-    monkeypatch.setattr(words_module, "_WORDS", WeakSet())
+    monkeypatch.setattr(words_module, "_PEER_MEMORIES", WeakSet())
     chance, may = random.Random(seed), {}
-    groups = [Words(Site(), 0, 2, lambda: None, Board(*MADE)) for _ in range(chance.randint(1, 5))]
+    count = chance.randint(1, 5)
+    groups = [PeerMemory(Transport(), 0, 2, lambda: None, RankStore(*MADE)) for _ in range(count)]
     for _ in range(40):
         group, share = chance.randrange(len(groups)), chance.choice([0.01, 0.1, 0.3, 0.5, 0.6, 2.0])
         if groups[group].leaves_room(share):
@@ -245,7 +247,7 @@ def test_kernels_that_wait_leave_room_for_those_of_all_groups(seed, monkeypatch)
         assert 2 * sum(may.values()) <= 1
     groups.clear()
     gc.collect()
-    assert Words(Site(), 0, 2, lambda: None, Board(*MADE)).leaves_room(0.5)
+    assert PeerMemory(Transport(), 0, 2, lambda: None, RankStore(*MADE)).leaves_room(0.5)
 
 
 def test_buffers_are_found_where_tensors_begin(monkeypatch):
@@ -274,10 +276,10 @@ def test_gpus_are_known_by_names_of_their_own(monkeypatch):
         can_device_access_peer=lambda one, other: other != 2,
     )
     monkeypatch.setattr(torch, "cuda", cuda)
-    site = CudaSite(torch.device("cuda", 1))
-    assert site.name() == "gpu 1" and site.lacks() == ""
-    assert site.unreachable(["gpu 1", "gpu 0"]) is None
-    assert site.unreachable(["gpu 0", "gpu 1", "gpu 2"]) == 2
-    assert site.unreachable(["gpu 1", "of another process"]) == 1
+    transport = CudaTransport(torch.device("cuda", 1))
+    assert transport.name() == "gpu 1" and transport.lacks() == ""
+    assert transport.unreachable(["gpu 1", "gpu 0"]) is None
+    assert transport.unreachable(["gpu 0", "gpu 1", "gpu 2"]) == 2
+    assert transport.unreachable(["gpu 1", "of another process"]) == 1
     monkeypatch.setattr(private, "_SYMMETRIC", "torch.nowhere")
-    assert site.lacks() == "its PyTorch has no symmetric memory"
+    assert transport.lacks() == "its PyTorch has no symmetric memory"

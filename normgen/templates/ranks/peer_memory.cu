@@ -16,10 +16,10 @@ struct Slots {
 };
 
 __device__ __forceinline__ Channel<RANKS> channel_of(const Slots& slots, tagged_t* own, unsigned* counters,
-                                                     tagged_t* fault, long long capacity, long long patience,
+                                                     tagged_t* fault, long long capacity, long long timeout,
                                                      int rank) {
     programmatic_wait<PROGRAMMATIC>();  // before anything is read
-    Channel<RANKS> channel = {{}, own, counters, fault, capacity, patience, rank, 0};
+    Channel<RANKS> channel = {{}, own, counters, fault, capacity, timeout, rank, 0};
 #pragma unroll
     for (int k = 0; k < RANKS; ++k) channel.slots[k] = slots.of[k];
     return channel;
@@ -97,9 +97,9 @@ __device__ __forceinline__ void exchange(Channel<RANKS>& channel, unsigned& shar
 // `gathered` becomes [RANKS][count].
 extern "C" __global__ void __launch_bounds__(THREADS)
 normgen_gather_words(const float* told, float* gathered, PEERS, tagged_t* own, unsigned* counters,
-                     tagged_t* fault, int count, long long capacity, long long patience, int rank) {
+                     tagged_t* fault, int count, long long capacity, long long timeout, int rank) {
     __shared__ unsigned shared;
-    Channel<RANKS> channel = channel_of({{SLOTS}}, own, counters, fault, capacity, patience, rank);
+    Channel<RANKS> channel = channel_of({{SLOTS}}, own, counters, fault, capacity, timeout, rank);
     exchange(
         channel, shared, count, [&](int place) { return __float_as_uint(told[place]); },
         [&](int place, const tagged_t(&words)[RANKS]) {
@@ -115,9 +115,9 @@ normgen_gather_words(const float* told, float* gathered, PEERS, tagged_t* own, u
 // order of ranks, and rounded once. Both begin where a word may.
 extern "C" __global__ void __launch_bounds__(THREADS)
 normgen_sum_words(const Element* part, Element* total, PEERS, tagged_t* own, unsigned* counters,
-                  tagged_t* fault, int count, long long capacity, long long patience, int rank) {
+                  tagged_t* fault, int count, long long capacity, long long timeout, int rank) {
     __shared__ unsigned shared;
-    Channel<RANKS> channel = channel_of({{SLOTS}}, own, counters, fault, capacity, patience, rank);
+    Channel<RANKS> channel = channel_of({{SLOTS}}, own, counters, fault, capacity, timeout, rank);
     exchange(
         channel, shared, (count + PER - 1) / PER,
         [&](int place) { return word_of(part, place, count); },

@@ -17,7 +17,7 @@ _SECONDS = 600.0
 _LONGEST = 1e9  # seconds: stores and kernels count nanoseconds in 64 bits
 
 
-def patience(usual: float) -> float:
+def timeout(usual: float) -> float:
     """For how many seconds ranks wait for each other: what NORMGEN_RANKS_TIMEOUT tells, or else `usual`.
     ValueError where it tells no such number."""
     given = os.environ.get(VARIABLE)
@@ -29,7 +29,7 @@ def patience(usual: float) -> float:
     raise ValueError(f"{VARIABLE} must be seconds, more than 0 and at most {_LONGEST:.0f}, but is {given}")
 
 
-class Board:
+class RankStore:
     """Where the ranks of a group leave texts for each other. All leave as many, in the same order.
 
     A store may outlive a group, and have what an earlier group of its name has left: it counts how often each
@@ -48,7 +48,7 @@ class Board:
         do, for messages."""
         if self._fault:
             raise PeerFault(self._fault)
-        store, seconds = self._store, patience(_SECONDS)
+        store, seconds = self._store, timeout(_SECONDS)
         keys = [f"normgen/{self._time}/{self._number}/{rank}" for rank in range(self._size)]
         self._number += 1
         store.set(keys[self._rank], text)
@@ -64,23 +64,23 @@ class Board:
         return [store.get(key).decode() for key in keys]
 
 
-def node_ranks(board: Board, rank: int, size: int, what: str) -> NodeRanks | None:
+def node_ranks(store: RankStore, rank: int, size: int, what: str) -> NodeRanks | None:
     """The ranks as processes of one node, each with a memory of its own; None, on all of them, where they are
-    not. Raises what `Board.told` does."""
+    not. Raises what `RankStore.told` does."""
     path, mark = new_file(size) if rank == 0 else ("", "")
     try:
         mine = {"node": node_name(), "process": os.getpid(), "path": path, "mark": mark}
-        every = [json.loads(text) for text in board.told(json.dumps(mine), what)]
+        every = [json.loads(text) for text in store.told(json.dumps(mine), what)]
         path, mark = every[0]["path"], every[0]["mark"]
         nodes, processes = {each["node"] for each in every}, {each["process"] for each in every}
         if not path or len(nodes) > 1 or len(processes) < size:
             return None
         found, fault = None, ""
         try:
-            found = NodeRanks(path, mark, rank, size, patience(_SECONDS))
+            found = NodeRanks(path, mark, rank, size, timeout(_SECONDS))
         except OSError as raised:
             fault = str(raised) or type(raised).__name__
-        return None if any(board.told(fault, what)) else found
+        return None if any(store.told(fault, what)) else found
     finally:
         if rank == 0 and path:
             with suppress(OSError):

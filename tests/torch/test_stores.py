@@ -15,8 +15,8 @@ import torch.distributed as dist
 from normgen.runtime.ranks.agreement import message
 from normgen.runtime.ranks.group import PeerFault
 from normgen.torch.ranks import group
-from normgen.torch.ranks.board import Board
 from normgen.torch.ranks.group import ProcessRanks
+from normgen.torch.ranks.store import RankStore
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="no torch.distributed")
 
@@ -30,30 +30,30 @@ def test_texts_are_those_of_the_group_that_is_there(seed):
         size = chance.randrange(1, 4)
 
         def tell(rank, size=size, texts=texts):
-            board = Board(store, rank, size)
-            return [board.told(f"{text} {rank}", "a test") for text in texts]
+            mine = RankStore(store, rank, size)
+            return [mine.told(f"{text} {rank}", "a test") for text in texts]
 
         # (a rank that was in none of the earlier groups would be in another time: stores of PyTorch's groups
         # begin anew with their processes)
         for rank in range(size, 3):
-            Board(store, rank, size)
+            RankStore(store, rank, size)
         with ThreadPoolExecutor(size) as pool:
             every = list(pool.map(tell, range(size)))
         assert every == [[[f"{text} {rank}" for rank in range(size)] for text in texts]] * size
 
 
-def test_a_board_on_which_a_rank_was_missing_is_of_no_more_use(monkeypatch):
+def test_a_store_in_which_a_rank_was_missing_is_of_no_more_use(monkeypatch):
     monkeypatch.setenv("NORMGEN_RANKS_TIMEOUT", "0.2")
     store = dist.HashStore()
-    board = Board(store, 0, 3)
+    mine = RankStore(store, 0, 3)
     for _ in range(2):
         with pytest.raises(
             PeerFault, match=r"a norm: rank 1, 2 made no call within 0\.2 s, so the group is out of step"
         ):
-            board.told("a text", "a norm")
+            mine.told("a text", "a norm")
     store.set("normgen/1/0/1", "too late")
     with pytest.raises(PeerFault, match="rank 1, 2 made no call"):
-        board.told("a text", "a norm")
+        mine.told("a text", "a norm")
 
 
 def _ranks(size):

@@ -17,7 +17,7 @@ from normgen.launching.machine import Machine
 from normgen.locks import new_lock
 from normgen.runtime.ranks.agreement import CURE
 from normgen.runtime.ranks.group import PeerFault
-from normgen.runtime.ranks.words import (
+from normgen.runtime.ranks.peer_memory import (
     ADDED,
     COUNTERS,
     RECORD_WORDS,
@@ -30,8 +30,8 @@ from normgen.runtime.ranks.words import (
     words_of,
 )
 from normgen.torch.dtypes import NAMES
-from normgen.torch.ranks.board import Board, patience
-from normgen.torch.ranks.sites import Site
+from normgen.torch.ranks.store import RankStore, timeout
+from normgen.torch.ranks.transport import Transport
 
 MOST_WORDS = 1 << 16  # that a rank tells at once: more is left to the collectives
 _FEWEST_WORDS = 1 << 10
@@ -44,7 +44,7 @@ _WHAT = "allocating memory for exchanges"
 T = TypeVar("T")
 
 
-_WORDS: weakref.WeakSet[Words] = weakref.WeakSet()
+_PEER_MEMORIES: weakref.WeakSet[PeerMemory] = weakref.WeakSet()
 _COUNTING = new_lock()
 
 
@@ -52,7 +52,7 @@ class Unfit(Exception):
     """Memory of peers is not to be had, for the reason that the text tells."""
 
 
-class Words:
+class PeerMemory:
     """Exchanges between the ranks of a group, each on a device of its own.
 
     Exchanges outside graphs go by one channel, in the order in which all ranks make them, on whatever
@@ -64,12 +64,14 @@ class Words:
     hold half of them, so that two of each group find room at the same time, and others beside them.
     """
 
-    def __init__(self, site: Site, rank: int, size: int, group: Callable[[], Any], board: Board) -> None:
+    def __init__(
+        self, transport: Transport, rank: int, size: int, group: Callable[[], Any], store: RankStore
+    ) -> None:
         """`group`: the process group. Raises `Unfit` on all ranks where one cannot have memory of peers."""
-        self.site, self.rank, self.size = site, rank, size
-        self._group, self._board = group, board
-        self._seconds = patience(_SECONDS)
-        self._record = site.record()
+        self.transport, self.rank, self.size = transport, rank, size
+        self._group, self._store = group, store
+        self._seconds = timeout(_SECONDS)
+        self._record = transport.record()
         self._fault = self._record.numpy()
         self._fires: dict[Launch, Fire] = {}
         self._held: list[Any] = []
@@ -77,7 +79,7 @@ class Words:
         self._spare: list[Channel] = []
         self._graphs: dict[int, _Order] = {}
         self._share = 0.0  # of the places on the device, that the largest kernel which waits may hold
-        _WORDS.add(self)
+        _PEER_MEMORIES.add(self)
         self._eager = _Order(self._buffer(_FEWEST_WORDS))
         keeps_calls(self)
 
@@ -129,9 +131,8 @@ class Words:
         """Whether a kernel that holds such a share of the places on the device may wait for its peers. It may
         do so in every later call then."""
         with _COUNTING:
-            every = [
-                words._share for words in _WORDS if words is not self and words.site.key == self.site.key
-            ]
+            others = (each for each in _PEER_MEMORIES if each is not self)
+            every = [each._share for each in others if each.transport.key == self.transport.key]
             if sum(every) + max(share, self._share) > MOST_WAITING:
                 return False
             self._share = max(share, self._share)
@@ -140,25 +141,25 @@ class Words:
     @property
     def machine(self) -> Machine:
         """The device of this rank."""
-        return executor_of(self.site.key).device
+        return executor_of(self.transport.key).device
 
     def _run(
         self, launch: Launch, channel: Channel, given: torch.Tensor, made: torch.Tensor, count: int
     ) -> None:
         fire = self._fires.get(launch)
         if fire is None:
-            executor = executor_of(self.site.key)
+            executor = executor_of(self.transport.key)
             function = executor.function(launch.source, launch.entry, launch.shared)
             fire = self._fires[launch] = executor.prepare(function, launch)
         packed = channel.packed(TORCH.address(given), made.data_ptr(), count, self._seconds)
-        fire(packed, (), self.site.stream())
+        fire(packed, (), self.transport.stream())
 
     def _channel(self, words: int) -> Channel | None:
         """That of an exchange of so many words of a rank. All ranks come to the same one."""
         if not 0 < words <= MOST_WORDS:
             return None
-        stream = self.site.stream()
-        capture = self.site.capture(stream)
+        stream = self.transport.stream()
+        capture = self.transport.capture(stream)
         if capture:
             order = self._graphs.get(capture)
             if order is None or order.channel.capacity < words:
@@ -173,7 +174,7 @@ class Words:
             if order.channel.capacity < words or len(self._spare) < _LOW:
                 capacity = max(order.channel.capacity, 1 << (words - 1).bit_length())
                 order = self._eager = _Order(self._buffer(capacity), order)
-        return order.taken(stream, self.site)
+        return order.taken(stream, self.transport)
 
     def _buffer(self, capacity: int) -> Channel:
         """The first channel of a new buffer; the others are spare ones."""
@@ -203,12 +204,12 @@ class Words:
         """Memory of so many words of 0 on each rank, as this one sees it. Raises `Unfit` on all ranks where
         one does not see it. The word behind them is a mark, by which ranks know whose memory they see."""
         mark = secrets.randbits(62)
-        own, marks = self._together(lambda: self.site.memory(words, mark), str(mark))
+        own, marks = self._together(lambda: self.transport.memory(words, mark), str(mark))
         every, _ = self._together(lambda: self._seen(own, [int(each) for each in marks]))
         return every
 
     def _seen(self, own: torch.Tensor, marks: list[int]) -> list[torch.Tensor]:
-        every, held = self.site.peers(own, self._group())
+        every, held = self.transport.peers(own, self._group())
         self._held.append((every, held))
         if [int(each[-1]) for each in every] != marks:
             raise RuntimeError("it maps other memory than that of its peers")
@@ -222,7 +223,7 @@ class Words:
             made.append(step())
         except Exception as raised:  # which the others are to learn of, whatever it is
             fault = " ".join([type(raised).__name__, *str(raised).splitlines()[:1]])
-        told = [json.loads(each) for each in self._board.told(json.dumps([fault, text]), _WHAT)]
+        told = [json.loads(each) for each in self._store.told(json.dumps([fault, text]), _WHAT)]
         for rank, (theirs, _) in enumerate(told):
             if theirs:
                 raise Unfit(f"rank {rank} cannot share memory with the others: {theirs}")
@@ -237,10 +238,10 @@ class _Order:
         self._stream: int | None = before._stream if before else None
         self._follow: Callable[[], None] | None = before._follow if before else None
 
-    def taken(self, stream: int, site: Site) -> Channel:
+    def taken(self, stream: int, transport: Transport) -> Channel:
         """The channel, for an exchange on the current stream, whose handle is given."""
         if stream != self._stream:
             if self._follow is not None:
                 self._follow()
-            self._stream, self._follow = stream, site.follower()
+            self._stream, self._follow = stream, transport.follower()
         return self.channel

@@ -12,16 +12,16 @@ import torch.distributed as dist
 import normgen.torch as nt
 from normgen.runtime.ranks.group import PeerFault
 from normgen.torch.ranks.group import ranks_by_name
-from normgen.torch.ranks.words import MOST_WORDS
+from normgen.torch.ranks.peer_memory import MOST_WORDS
 from tests.torch.spreading import CALLS_BEFORE, own_run, replay_late, same
 
-ENGINE = "NORMGEN_RANKS_ENGINE"
+BACKEND = "NORMGEN_RANKS_BACKEND"
 REPLAYS = 10_000
 
 
 def by_words():
     """Whether this run is to exchange by words."""
-    return os.environ.get(ENGINE, "collective") != "collective"
+    return os.environ.get(BACKEND, "collective") != "collective"
 
 
 def ranks_of(group):
@@ -42,15 +42,15 @@ def the_engine_is_what_was_asked_for():
     group = dist.new_group()
     norm, x, w = nt.load("rmsnorm", shard={"D": group}), torch.randn(4, 12), torch.rand(12)
     adding = nt.load("rmsnorm", partial={"x": group})
-    assert norm.engine.startswith("undecided")
+    assert norm.backend.startswith("undecided")
     same(norm(own_run(x), own_run(w)), own_run(nt.load("rmsnorm")(x, w)))
     if by_words():
-        assert norm.engine == "words" and repr(norm).endswith("exchanging by words>")
+        assert norm.backend == "peer-memory" and repr(norm).endswith("exchanging by peer-memory>")
     elif torch.get_default_device().type == "cuda":
-        assert norm.engine == f"collective: rank 0 sets {ENGINE}=collective"
+        assert norm.backend == f"collective: rank 0 sets {BACKEND}=collective"
     else:
-        assert norm.engine == "collective: tensors are on CPUs"
-    assert adding.engine == {"x": norm.engine}
+        assert norm.backend == "collective: tensors are on CPUs"
+    assert adding.backend == {"x": norm.backend}
 
 
 def exchanges_are_as_large_as_they_come():
@@ -72,7 +72,7 @@ def groups_do_not_mix():
         if count % 3:
             _exchanged(second, count + 1)
         _exchanged(ranks_of(alone), count)
-    assert ranks_of(alone).engine.startswith("collective: there is one rank") or not by_words()
+    assert ranks_of(alone).backend.startswith("collective: there is one rank") or not by_words()
 
 
 def a_rank_that_stops_is_an_error():
@@ -86,7 +86,7 @@ def a_rank_that_stops_is_an_error():
     norm(own_run(x), own_run(w))
     if dist.get_rank():
         return
-    ranks._words._seconds = 4  # from here on: others are not late by chance
+    ranks._peer_memory._seconds = 4  # from here on: others are not late by chance
     for _ in range(2):  # the second one does not wait
         found = ranks.gather(_told(0, 5))
         assert torch.equal(found[0], _told(0, 5)) and found[1:].isnan().all()

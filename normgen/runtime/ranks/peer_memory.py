@@ -1,5 +1,5 @@
 """Exchanges by words in peers' memory: launches of the kernels that make them, and what ranks must know of
-each other's buffers (`templates/ranks/words.cu`).
+each other's buffers (`templates/ranks/peer_memory.cu`).
 
 It takes ranks that can store into each other's memory: those of one node. How they come to buffers is for
 those who know a library that has them.
@@ -137,4 +137,4 @@ def _launch(entry: str, ranks: int, dtype: str, blocks: int, device: Machine) ->
 
 @cache
 def _text() -> str:
-    return (resources.files("normgen") / "templates" / "ranks" / "words.cu").read_text(encoding="utf-8")
+    return (resources.files("normgen") / "templates" / "ranks" / "peer_memory.cu").read_text(encoding="utf-8")

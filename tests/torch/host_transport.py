@@ -1,4 +1,4 @@
-"""Words in peers' memory between processes on CPUs: what they share are files, and kernels are those of the
+"""Peer memory between processes on CPUs: what they share are files, and kernels are those of the
 host. All else is as on GPUs."""
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from normgen.launching.launch import HOST
-from normgen.torch.ranks.sites import SITES
+from normgen.torch.ranks.transport import TRANSPORTS
 
 
-class HostSite:
+class HostTransport:
     """The memory of a process."""
 
     key = HOST
@@ -62,4 +62,4 @@ class HostSite:
 
 def register(folder):
     """Let tensors on CPUs be exchanged by words. `folder`: where files begin."""
-    SITES["cpu"] = lambda device: HostSite(device, folder)
+    TRANSPORTS["cpu"] = lambda device: HostTransport(device, folder)
