@@ -49,27 +49,16 @@ def check_attr(
     if node.name.text in given:
         value, folded = _given(node, kind, given[node.name.text], evaluator), True
         place, origin, failed = node.name.span, "", value is None
-    if value is not None and low is not None and not _within(value, node.bound, low):
-        message = f"{origin}`{node.name.text}` is {_shown(value)}, which is outside its range"
-        labels = (Label(place), Label(node.bound.span if node.bound else place, "its range", primary=False))
-        help = f"choose a value {node.bound.operator if node.bound else '>='} {_shown(low)}"
-        evaluator.report(Diagnostic("attr", message, labels, (help,)))
-        failed = True
-    if value is None and not failed and kind in ("int", "bool"):
-        example = {"int": "4", "bool": "true"}[kind]
-        message = (
-            f"attr `{node.name.text}` has no value, and {'an int' if kind == 'int' else 'a bool'} needs one"
-        )
-        python = example.capitalize() if kind == "bool" else example
-        name = node.name.text
-        help = f"pass `{name}={python}` to `load`, or `--attr {name}={example}` on the command line"
-        default = f"or add a default, `attr {name}: {kind} = {example}`"
-        evaluator.report(Diagnostic("attr", message, (Label(node.span),), (help, default)))
+    fault = None
+    if value is not None and low is not None:
+        fault = _range_fault(node, value, low, Label(place), origin)
+    elif value is None and not failed and kind in ("int", "bool"):
+        fault = _without_value(node, kind)
+    if fault is not None:
+        evaluator.report(fault)
         failed = True
     strict = node.bound is not None and node.bound.operator == ">"
-    final: Fraction | int | bool | None = value
-    if value is not None and kind == "int":
-        final = int(value)
+    final = int(value) if value is not None and kind == "int" else value
     attr = Attr(node.name.text, kind or "float", final, low, strict, folded, node.doc, node.span)
     if kind is None or failed:
         return CheckedAttr(attr, POISON, POISON)
@@ -78,6 +67,27 @@ def check_attr(
     runtime = number(ir.scalar(attr.name))
     constant = runtime if value is None else number(ir.const(value), kind=kind)
     return CheckedAttr(attr, constant if folded else runtime, constant)
+
+
+def _range_fault(
+    node: ast.Attr, value: Fraction | bool, low: Fraction, place: Label, origin: str
+) -> Diagnostic | None:
+    bound = node.bound
+    assert bound is not None
+    if value > low if bound.operator == ">" else value >= low:
+        return None
+    message = f"{origin}`{node.name.text}` is {_shown(value)}, which is outside its range"
+    help = f"choose a value {bound.operator} {_shown(low)}"
+    return Diagnostic("attr", message, (place, Label(bound.span, "its range", primary=False)), (help,))
+
+
+def _without_value(node: ast.Attr, kind: str) -> Diagnostic:
+    name, python, article = node.name.text, _EXAMPLES[kind], "an" if kind == "int" else "a"
+    example = python.lower()
+    message = f"attr `{name}` has no value, and {article} {kind} needs one"
+    help = f"pass `{name}={python}` to `load`, or `--attr {name}={example}` on the command line"
+    default = f"or add a default, `attr {name}: {kind} = {example}`"
+    return Diagnostic("attr", message, (Label(node.span),), (help, default))
 
 
 def _kind(node: ast.Attr, evaluator: Evaluator) -> str | None:
@@ -202,10 +212,6 @@ def _exact(kind: str, given: Any) -> Fraction | bool:
 def _described(given: object) -> str:
     text = repr(given)
     return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(given).__name__})"
-
-
-def _within(value: Fraction | bool, bound: ast.Bound | None, low: Fraction) -> bool:
-    return value > low if bound is not None and bound.operator == ">" else value >= low
 
 
 def _shown(value: Fraction | bool) -> str:

@@ -124,16 +124,13 @@ class Evaluator:
                     return POISON
                 case ast.Call():
                     arguments, function = [], self._function(node, environment)
-                    for argument in node.arguments if function else _evaluated(node):
+                    for argument in _evaluated(node, function):
                         arguments.append(as_number(argument, self.evaluate(argument, environment)))
-                    if any(value.poisoned for value in arguments) or node.function.text in self.scope.broken:
-                        return POISON
-                    if function is None:
-                        return self._built_in(node, arguments, environment)
-                    inner = self._bind(node, function, arguments, environment)
-                    if inner is None:
-                        return POISON
-                    return as_number(function.body, self.evaluate(function.body, inner))
+                    called = self._called(node, function, arguments, environment)
+                    if isinstance(called, Value):
+                        return called
+                    body, inner = called
+                    return as_number(body, self.evaluate(body, inner))
         except Fault as fault:
             return self._reported(fault, environment)
         except _TooLarge:
@@ -200,9 +197,7 @@ class Evaluator:
             return POISON
         axes: Axes = frozenset().union(*(value.axes for value in arguments))
         if name == CAST:
-            target = node.arguments[1]
-            to = self.element_type(target.text) if isinstance(target, ast.Name) else ""
-            return arguments[0] if to in ("", "f32") else number(ir.round_to(arguments[0].expr, to), axes)
+            return self._cast(arguments[0], node.arguments[1])
         constants = [value.constant for value in arguments if value.constant is not None]
         primitive = PRIMITIVES.get(name)
         if constants:
@@ -214,6 +209,10 @@ class Evaluator:
             kind = "int" if all(value.kind == "int" for value in arguments) else "float"
             return Value(kind, result.expr, axes, Fraction(exact))
         return bounded(node, result)
+
+    def _cast(self, value: Value, target: ast.Expression) -> Value:
+        to = self.element_type(target.text) if isinstance(target, ast.Name) else ""
+        return value if to in ("", "f32") else number(ir.round_to(value.expr, to), value.axes)
 
     def _reduction(self, node: ast.Call, arguments: list[Value], environment: Environment) -> Value:
         name, windows = node.function.text, [r for r in node.over if isinstance(r, ast.Window)]
@@ -260,32 +259,35 @@ class Evaluator:
             reaches.append((axis, low, high))
         return number(ir.window_sum(value.expr, tuple(reaches)), value.axes)
 
-    def _bind(
-        self, node: ast.Call, function: ast.Function, arguments: list[Value], environment: Environment
-    ) -> Environment | None:
-        """The meaning of the names of a function's body in this call; None if `names` reported a fault."""
-        if len(arguments) != len(function.parameters):
-            return None
+    def _called(
+        self, node: ast.Call, function: ast.Function | None, arguments: list[Value], environment: Environment
+    ) -> Value | tuple[ast.Expression, Environment]:
+        """The value of a call, or the body of its function with the meaning of its names in this call."""
+        if any(value.poisoned for value in arguments) or node.function.text in self.scope.broken:
+            return POISON
+        if function is None:
+            return self._built_in(node, arguments, environment)
+        # what fails below, `names` reported
+        if len(arguments) != len(function.parameters) or bool(node.over) != (function.axis is not None):
+            return POISON
         axes: Mapping[str, tuple[str, ...]] = {}
-        if bool(node.over) != (function.axis is not None):
-            return None
         if function.axis is not None:
             listed = self._axes(node.over, environment)
             if listed is None or any(isinstance(reach, ast.Window) for reach in node.over):
-                return None
+                return POISON
             axes = {function.axis.text: tuple(listed)}
         values = {p.text: value for p, value in zip(function.parameters, arguments, strict=True)}
         functions = prelude() if prelude().get(function.name.text) is function else None
-        return Environment(values, axes, environment.site or node.span, functions)
+        return function.body, Environment(values, axes, environment.site or node.span, functions)
 
 
 class _TooLarge(Exception):
     """The spec is too large, which is reported already."""
 
 
-def _evaluated(node: ast.Call) -> tuple[ast.Expression, ...]:
-    """The arguments that are values: the second one of a cast is a tensor."""
-    return node.arguments[:1] if node.function.text == CAST else node.arguments
+def _evaluated(node: ast.Call, function: ast.Function | None) -> tuple[ast.Expression, ...]:
+    """The arguments that are values: the second one of the built-in cast is a tensor."""
+    return node.arguments[:1] if function is None and node.function.text == CAST else node.arguments
 
 
 _POSITIVE = "make the argument positive; it is a constant at compile time"

@@ -29,17 +29,13 @@ def check_gradient(
 ) -> tuple[Request, list[Diagnostic]]:
     """The request that the `grad` statement makes, or the default one."""
     if not statements:
-        operands = [t for t in tensors.values() if t.role in ("input", "param") and differentiable(t)]
-        outputs = [t.name for t in tensors.values() if t.role == "output" and differentiable(t)]
-        if not operands or not outputs:
-            return Request(), []
-        return Request(tuple(outputs), tuple(t.name for t in operands)), []
+        return _default_request(tensors), []
     faults = [
         Diagnostic("grad", "a second `grad`", (Label(extra.span),), ("list all names in one `grad`",))
         for extra in statements[1:]
     ]
     statement = statements[0]
-    for names, roles in ((statement.of, ("output",)), (statement.wrt, ("input", "param"))):
+    for names, roles in ((statement.of, ("output",)), (statement.wrt, _OPERANDS)):
         known = [t.name for t in tensors.values() if t.role in roles]
         for name in names:
             faults += _unknown(name, known, tensors, lets, scope)
@@ -54,10 +50,20 @@ def check_gradient(
             elif fault := check(name, tensors, lets, scope):
                 faults.append(fault)
             seen.add(name.text)
-    of, wrt = ([n.text for n in names] for names in (statement.of, statement.wrt))
-    inner = [t for name, t in lets.items() if t is not None and name in (*of, *wrt)]
-    request = Request(tuple(dict.fromkeys(of)), tuple(dict.fromkeys(wrt)), tuple(inner))
-    return request, faults
+    of, wrt = (tuple(dict.fromkeys(n.text for n in names)) for names in (statement.of, statement.wrt))
+    inner = tuple(t for name, t in lets.items() if t is not None and name in (*of, *wrt))
+    return Request(of, wrt, inner), faults
+
+
+_OPERANDS = ("input", "param")
+
+
+def _default_request(tensors: Mapping[str, Tensor]) -> Request:
+    """Every output by every operand."""
+    smooth = [t for t in tensors.values() if differentiable(t)]
+    outputs = tuple(t.name for t in smooth if t.role == "output")
+    operands = tuple(t.name for t in smooth if t.role in _OPERANDS)
+    return Request(outputs, operands) if outputs and operands else Request()
 
 
 def _unknown(
@@ -111,7 +117,7 @@ def _wrt_fault(
     if name.text in lets:
         return _let_fault(name, lets, scope)
     tensor, head = tensors[name.text], scope.values[name.text].head
-    if tensor.role in ("input", "param"):
+    if tensor.role in _OPERANDS:
         if differentiable(tensor):
             return None
         labels = (Label(name.span), Label(head, f"has dtype {tensor.dtype}", primary=False))

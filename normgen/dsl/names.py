@@ -248,15 +248,22 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
         if known is None and word in REDUCTIONS and not node.over and len(node.arguments) == 1:
             help = f"to reduce, name the axes: `{word}[{_axis(names)}](v)`"
         faults.append(Diagnostic("arguments", message, (Label(node.span),), (help,)))
-    if known is None and any(isinstance(r, ast.Window) for r in node.over) and word != "sum":
-        help = "only `sum` takes a window: `sum[C: -1..1](v)`"
-        faults.append(Diagnostic("window", f"`{word}` takes no window", (Label(node.span),), (help,)))
-    elif known is not None and (windows := [r for r in node.over if isinstance(r, ast.Window)]):
-        help = "only `sum` takes a window; for a mean, divide by the number of elements"
-        faults.append(Diagnostic("window", f"`{word}` takes no window", (Label(windows[0].span),), (help,)))
+    faults += _window_faults(node, known)
     if known is None and word == CAST and len(node.arguments) == 2:
         faults += _cast_faults(node.arguments[1], names)
     return faults
+
+
+def _window_faults(node: ast.Call, known: ast.Function | None) -> list[Diagnostic]:
+    windows = [reach for reach in node.over if isinstance(reach, ast.Window)]
+    word = node.function.text
+    if not windows or (known is None and word == "sum"):
+        return []
+    span, help = node.span, "only `sum` takes a window: `sum[C: -1..1](v)`"
+    if known is not None:
+        span = windows[0].span
+        help = "only `sum` takes a window; for a mean, divide by the number of elements"
+    return [Diagnostic("window", f"`{word}` takes no window", (Label(span),), (help,))]
 
 
 def _unknown_function(node: ast.Call, names: Names) -> Diagnostic:

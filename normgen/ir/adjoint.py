@@ -104,10 +104,7 @@ def adjoint(
     """
     pairs = list(roots)
     forward = list(walk(*(root for root, _ in pairs)))
-    needed: set[Expr] = set()
-    for node in forward:
-        if node in targets or any(child in needed for child in _differentiable(node)):
-            needed.add(node)
+    needed = _leading_to(targets, forward)
     arrived: dict[Expr, dict[Axes, list[Expr]]] = {}
     for root, cotangent in pairs:
         arrived.setdefault(root, {}).setdefault(root.axes, []).append(cotangent)
@@ -131,6 +128,15 @@ def adjoint(
                 wide = operand.axes if plain else node.axes
                 arrived.setdefault(operand, {}).setdefault(wide, []).append(pulled)
     return {target: found.get(target, ZERO) for target in targets}
+
+
+def _leading_to(targets: Collection[Expr], forward: Iterable[Expr]) -> set[Expr]:
+    """The nodes through which a derivative can flow to a target."""
+    found: set[Expr] = set()
+    for node in forward:
+        if node in targets or any(child in found for child in _differentiable(node)):
+            found.add(node)
+    return found
 
 
 def guarded_by(node: Expr) -> Expr | None:

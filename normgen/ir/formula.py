@@ -106,10 +106,7 @@ def _write(node: Expr, done: Mapping[Expr, Piece], to: Notation) -> Piece:
         case Mul(coefficient=coefficient, factors=factors):
             return _signed(_product(coefficient, factors, done, to), to)
         case Call(op=op, args=(left, right)) if sign := PRIMITIVES[op].sign:
-            if op in ("eq", "ne") and isinstance(left, Const):
-                left, right = right, left
-            level = {"and": AND, "or": OR}.get(op, COMPARE)
-            return to.compared(sign, level, done[left], done[right])
+            return _compared(op, sign, left, right, done, to)
         case Call(op="not", args=(arg,)):
             return to.inverted(done[arg])
         case Call(op="pow", args=(base, exponent)):
@@ -127,6 +124,12 @@ def _write(node: Expr, done: Mapping[Expr, Piece], to: Notation) -> Piece:
             return to.choice(done[condition], done[then], done[otherwise])
         case _:
             raise AssertionError(type(node))
+
+
+def _compared(op: str, sign: str, left: Expr, right: Expr, done: Mapping[Expr, Piece], to: Notation) -> Piece:
+    if op in ("eq", "ne") and isinstance(left, Const):
+        left, right = right, left
+    return to.compared(sign, {"and": AND, "or": OR}.get(op, COMPARE), done[left], done[right])
 
 
 def _with_sign(

@@ -20,7 +20,16 @@ from normgen.ir.facts import is_finite
 from normgen.ir.limit import limited
 from normgen.ir.moved import refuse_moved
 from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
-from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, made_of_cotangents, value_of
+from normgen.ir.program import (
+    Binding,
+    Definition,
+    Program,
+    Result,
+    Tensor,
+    dims_of,
+    made_of_cotangents,
+    value_of,
+)
 from normgen.ir.reads import operands_read
 from normgen.ir.recover import transform, use_kept, without_stops
 from normgen.ir.show import show
@@ -62,21 +71,28 @@ def _backward(definition: Definition) -> Program:
         Result(gradient_tensor(definition, name, f"d{name}", f"d{definition.of[0]}"), e, kept=False)
         for name, e in zip(raw, exprs, strict=True)
     )
-    present = set(walk(*exprs))
-    bindings = (replace(b, expr=image[b.expr]) for b in program.bindings)
-    means = ((name, as_mean(plain[d])) for name, d in kept)
+    means = ((name, as_mean(e)) for name, e in read_back)
     return Program(
         name=program.name,
         doc=program.doc,
         attrs=program.attrs,
         axes=program.axes,
         operands=operands_read(definition, exprs),
-        bindings=tuple(b for b in bindings if b.expr in present and children(b.expr)),
+        bindings=_read_bindings(program, image, exprs),
         results=results,
         updates=(),
         notes=(*_repeated(program, image, exprs), *_zeros(results)),
         saved_means=tuple((name, mean.of(recovered), mean.over) for name, mean in means if mean),
     )
+
+
+def _read_bindings(
+    program: Program, image: Mapping[Expr, Expr], roots: Iterable[Expr]
+) -> tuple[Binding, ...]:
+    """The lets that the backward is made of."""
+    present = set(walk(*roots))
+    bindings = (replace(b, expr=image[b.expr]) for b in program.bindings)
+    return tuple(b for b in bindings if b.expr in present and children(b.expr))
 
 
 def gradients(definition: Definition, cotangents: Mapping[str, str]) -> dict[str, Expr]:
@@ -186,12 +202,8 @@ def _pull_common(total: Add) -> Expr:
         rest = add(*(mul(c / content, t) for t, c in total.terms), real=True)
         return mul(content, _pulled(rest), real=True)
     pieces = [_factors(term) for term, _ in total.terms]
-    # What only masked terms share stays behind their masks, where it may be infinite.
     masked = [_is_masked(term) for term, _ in total.terms]
-    everywhere = [base for base in pieces[0] if _shared(base, pieces)]
-    if all(masked):
-        everywhere = [base for base in everywhere if is_finite(power(base, pieces[0][base]))]
-    if everywhere:
+    if everywhere := _shared_by_all(pieces, all(masked)):
         common = [power(base, min((piece[base] for piece in pieces), key=abs)) for base in everywhere]
         inverse = [power(f, -1) for f in common]
         rest = add(*(mul(c, _scaled(t, inverse)) for t, c in total.terms), real=True)
@@ -249,6 +261,12 @@ def _likest(pieces: Sequence[Mapping[Expr, Fraction]]) -> frozenset[int]:
         if len(inside) > 1 and _shared(base, [pieces[i] for i in inside]):
             return inside
     return frozenset()
+
+
+def _shared_by_all(pieces: Sequence[Mapping[Expr, Fraction]], masked: bool) -> list[Expr]:
+    """What all terms share. Of masked terms what may be infinite stays behind their masks."""
+    found = [base for base in pieces[0] if _shared(base, pieces)]
+    return [base for base in found if not masked or is_finite(power(base, pieces[0][base]))]
 
 
 def _shared(base: Expr, pieces: Sequence[Mapping[Expr, Fraction]]) -> bool:

@@ -56,19 +56,8 @@ def differentiated(definition: Definition) -> Level | None:
 def _differentiated(below: Definition) -> Level | None:
     program, prefix = below.to_differentiate, _prefix(below)
     cotangents = {name: f"{prefix}{name}" for name in below.of}
-    raw = gradients(below, cotangents)
-    kept = [(name, e) for name, e in kept_values(program) if name in below.of]
-    written = [*(b.expr for b in program.bindings), *(r.expr for r in program.results)]
-    read = use_kept([*raw.values()], kept, [*walk(*written)], smooth=True)
-    opaque = [name for name, _ in kept]
-    results = [r.tensor for r in program.results if r.tensor.name in opaque]
-    stored = as_stored([read[e] for e in raw.values()], results, read.values())
-    read = {node: stored[e] for node, e in read.items()}
-    found = {name: read[e] for name, e in raw.items()}
-    if not any(guarded_by(node) for node in walk(*found.values())):  # what is guarded stays together
-        tidy = factored(found.values(), {read[e] for e in walk(*written)})
-        found = {name: tidy[e] for name, e in found.items()}
-    found = {name: e for name, e in found.items() if e is not ZERO}
+    opaque = {name: e for name, e in kept_values(program) if name in below.of}
+    found, read = _from_what_is_kept(below, cotangents, opaque)
     if not found:
         return None
     wrt = (*cotangents.values(), *opaque, *below.wrt)
@@ -102,6 +91,23 @@ def _differentiated(below: Definition) -> Level | None:
     whole = _reading(opened, lets) if lets else None
     level = Definition(closed, tuple(of), wrt, below.source, (), whole, below.moved)
     return Level(_live(level), {own: f"d{name}" for name, own in cotangents.items()}, of)
+
+
+def _from_what_is_kept(
+    below: Definition, cotangents: Mapping[str, str], kept: Mapping[str, Expr]
+) -> tuple[dict[str, Expr], dict[Expr, Expr]]:
+    """The gradients but those that are zero, and what becomes of each value of the program."""
+    program, raw = below.to_differentiate, gradients(below, cotangents)
+    written = [*(b.expr for b in program.bindings), *(r.expr for r in program.results)]
+    read = use_kept([*raw.values()], [*kept.items()], [*walk(*written)], smooth=True)
+    results = [r.tensor for r in program.results if r.tensor.name in kept]
+    stored = as_stored([read[e] for e in raw.values()], results, read.values())
+    read = {node: stored[e] for node, e in read.items()}
+    found = {name: read[e] for name, e in raw.items()}
+    if not any(guarded_by(node) for node in walk(*found.values())):  # what is guarded stays together
+        tidy = factored(found.values(), {read[e] for e in walk(*written)})
+        found = {name: tidy[e] for name, e in found.items()}
+    return {name: e for name, e in found.items() if e is not ZERO}, read
 
 
 def _prefix(below: Definition) -> str:
