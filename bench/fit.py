@@ -160,16 +160,12 @@ def boosted(
     source = np.random.default_rng(0)
     base = float(np.average(wanted, weights=weights))
     left = wanted - base
-    asked = [place for place, found in enumerate(edges) if len(found)]
-    families = [place for place in asked if samples.names[place].startswith(OF_FAMILY)]
-    alike = [place for place in asked if _is_of_kernels(samples.quantities[:, place], samples.kernels)]
-    rounds = [*[(None, asked)] * trees, *[(each, asked) for each in families for _ in range(own)]]
     found = []
-    for family, ask in (*rounds, *[(None, alike)] * level * bool(alike)):
+    for family, ask, shared in _rounds(samples, edges, trees, own, level):
         first = [] if family is None else [(family, 0)]
         there = bins[:, family] > 0 if first else np.ones(len(left), bool)
         common = _mean_of_kernels(left, weights, samples.kernels)
-        pull = (common if ask is alike else left - share * common) * weights * there
+        pull = (common if shared else left - share * common) * weights * there
         some = source.random(len(samples.calls))[samples.kernels] < SHARE_OF_CASES
         rows = np.flatnonzero(some & there)
         places = np.array([place for place in ask if source.random() < SHARE_OF_QUANTITIES] or ask)
@@ -189,6 +185,18 @@ def boosted(
         np.array([[edges[place][edge] for place, edge in questions] for questions, _ in found], np.float32),
         np.array([values for _, values in found], np.float32),
     )
+
+
+def _rounds(
+    samples: Samples, edges: Sequence[Any], trees: int, own: int, level: int
+) -> list[tuple[int | None, list[int], bool]]:
+    """Of each tree the family that it is for, what it may ask, and whether it is for what is common to a
+    kernel."""
+    asked = [place for place, found in enumerate(edges) if len(found)]
+    families = [place for place in asked if samples.names[place].startswith(OF_FAMILY)]
+    alike = [place for place in asked if _is_of_kernels(samples.quantities[:, place], samples.kernels)]
+    of_families = [(each, asked, False) for each in families for _ in range(own)]
+    return [*[(None, asked, False)] * trees, *of_families, *[(None, alike, True)] * level * bool(alike)]
 
 
 def _is_of_kernels(column: NDArray[np.float32], kernels: NDArray[np.int64]) -> bool:

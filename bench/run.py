@@ -68,13 +68,8 @@ def main() -> None:
         results.start(given.out, header)
     done = _done(given.out)
     wanted = _wanted(listed, there, done)
-    tasks = list(dict.fromkeys(f"{p} {listed.index(problem)}" for problem, _, p in wanted))
     given.out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Row] = {}
-    if given.jobs:
-        command, log = [sys.executable, *sys.argv, "--worker"], given.out / "prepared.log"
-        found = share_out(tasks, command, given.jobs, log, PREPARING * given.budget)
-        print(f"{len(found)} of {len(tasks)} prepared in {time.monotonic() - start:.0f} s", flush=True)
+    found = _prepared(given, listed, wanted, start) if given.jobs else {}
     station = Station(given.device, FEW if given.small else BATCHES // ROUNDS, given.queued)
     rows: list[Row] = []
     left = len(wanted)
@@ -107,6 +102,17 @@ def _wanted(listed: list[Problem], there: list[str], done: set[tuple[Any, ...]])
             if any(results.key_of(about(problem, direction, p)) not in done for p in mine):
                 wanted += [(problem, direction, p) for p in mine]
     return wanted
+
+
+def _prepared(
+    given: argparse.Namespace, listed: list[Problem], wanted: Wanted, start: float
+) -> dict[str, Row]:
+    """What each task that is wanted came to in a process of its own."""
+    tasks = list(dict.fromkeys(f"{p} {listed.index(problem)}" for problem, _, p in wanted))
+    command, log = [sys.executable, *sys.argv, "--worker"], given.out / "prepared.log"
+    found: dict[str, Row] = share_out(tasks, command, given.jobs, log, PREPARING * given.budget)
+    print(f"{len(found)} of {len(tasks)} prepared in {time.monotonic() - start:.0f} s", flush=True)
+    return found
 
 
 def _done(out: Path) -> set[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +21,10 @@ from normgen.cli.options import (
     spec_argument,
 )
 from normgen.cli.sizes import BOTH
+
+if TYPE_CHECKING:
+    from normgen.cli.binaries import Shape
+    from normgen.codegen.compilation import Compilation
 
 TEXTS = ("module", "cu")
 BINARIES = ("ptx", "cubin", "header")
@@ -92,9 +97,8 @@ def compile_command(
     norm and imports only normgen.runtime. The same spec always gives the same text. With --size the module is
     short: it is for calls of one shape.
     """
-    from normgen.cli.binaries import Shape, binaries, header
-    from normgen.cli.one_shape import one_shape
-    from normgen.cli.outputs import cuda, module
+    from normgen.cli.binaries import Shape
+    from normgen.cli.outputs import module
     from normgen.cli.stages import checked, verifying
 
     files.require_directory(output)
@@ -107,19 +111,14 @@ def compile_command(
     shape = Shape(sizes, dtype, arch, direction, not no_save)
     source = read_spec(spec)
     compilation = cache(partial(checked, source, attrs))
+    verify = not (check or no_verify)
     made: tuple[files.Output, ...] = ()
     for emit in dict.fromkeys(emits):
-        if emit == "header":
-            made += (header(compilation().package, shape),)
-        elif emit in BINARIES:
-            made += binaries(compilation().package, emit, shape)
-        elif emit == "module" and shaped:
-            made += (one_shape(compilation(), shape, verify=not (check or no_verify)),)
-        elif emit == "module":
+        if emit == "module" and not shaped:
             made += (module(source, attrs, compilation),)
         else:
-            made += (cuda(compilation()),)
-    verify = not (check or no_verify) and set(emits) & ({"cu"} if shaped else set(TEXTS))
+            made += _made(emit, compilation(), shape, verify)
+    verify = verify and not {*emits}.isdisjoint(("cu",) if shaped else TEXTS)
     if verify and (output == "-" or not files.up_to_date(made, Path(output))):
         from normgen.verify.texts import check_texts
 
@@ -132,3 +131,19 @@ def compile_command(
             click.get_current_context().exit(exits.FAULTS)
     else:
         files.write(made, Path(output), force)
+
+
+def _made(emit: str, compilation: Compilation, shape: Shape, verify: bool) -> tuple[files.Output, ...]:
+    """What is made of the kernels: their text, or something for one shape."""
+    from normgen.cli.binaries import binaries, header
+    from normgen.cli.one_shape import one_shape
+    from normgen.cli.outputs import cuda
+
+    match emit:
+        case "cu":
+            return (cuda(compilation),)
+        case "module":
+            return (one_shape(compilation, shape, verify=verify),)
+        case "header":
+            return (header(compilation.package, shape),)
+    return binaries(compilation.package, emit, shape)

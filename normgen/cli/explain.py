@@ -95,24 +95,10 @@ def explain_command(
     Nothing runs, and no GPU is needed: the device is the usual one of the architecture, such as an H200 for
     sm_90. Schedules that `normgen tune` keeps for it count.
     """
-    if (axes or stage in FORMULAS) and (given := given_options(CALL_OPTIONS)):
-        formulas = "--shard" if axes else f"--emit {stage}"
-        raise click.UsageError(f"{formulas} shows formulas, which do not depend on {given[0]}: omit it")
-    if axes and (html or stage is not None):
-        raise click.UsageError("--shard shows what ranks exchange: omit --emit and --html")
-    if html and stage is not None:
-        raise click.UsageError("--html shows every stage: omit --emit")
-    if stage != "cuda" and not html and output != "-":
-        raise click.UsageError("-o is for --emit cuda and --html")
-    if stage == "cuda" and direction == BOTH:
-        raise click.UsageError("--emit cuda prints one direction: give --direction forward or backward")
+    _check_options(stage, direction, bool(axes), html, output)
     from normgen.cli.offered import schedules
     from normgen.launching.machine import usual_machine
 
-    if html:
-        files.require_file(output)
-    else:
-        files.require_directory(output)
     if stage == "ast":
         from normgen.dsl.show import show_ast
         from normgen.dsl.syntax import parse
@@ -133,12 +119,13 @@ def explain_command(
 
     if html or stage == "cuda":
         page = _html(made, setting) if html else page_of(made.package, setting(DIRECTIONS[0]))
+        path = Path(output)
         if output == "-":
             files.to_stdout((page,))
         elif html:
-            files.write((replace(page, name=Path(output).name),), Path(output).parent, force)
+            files.write((replace(page, name=path.name),), path.parent, force)
         else:
-            files.write((page,), Path(output), force)
+            files.write((page,), path, force)
         return
     if stage is None:
         text = _summary(made, setting)
@@ -147,6 +134,22 @@ def explain_command(
         if stage == "plan":
             text += f"\n{schedules(made.package, setting(BOTH))}"
     click.echo(wrapped(text), nl=False)
+
+
+def _check_options(stage: str | None, direction: str | None, sharded: bool, html: bool, output: str) -> None:
+    """Refuse options that contradict each other."""
+    if (sharded or stage in FORMULAS) and (given := given_options(CALL_OPTIONS)):
+        formulas = "--shard" if sharded else f"--emit {stage}"
+        raise click.UsageError(f"{formulas} shows formulas, which do not depend on {given[0]}: omit it")
+    if sharded and (html or stage is not None):
+        raise click.UsageError("--shard shows what ranks exchange: omit --emit and --html")
+    if html and stage is not None:
+        raise click.UsageError("--html shows every stage: omit --emit")
+    if stage != "cuda" and not html and output != "-":
+        raise click.UsageError("-o is for --emit cuda and --html")
+    if stage == "cuda" and direction == BOTH:
+        raise click.UsageError("--emit cuda prints one direction: give --direction forward or backward")
+    (files.require_file if html else files.require_directory)(output)
 
 
 def _stage(stage: str, made: Compilation) -> str:

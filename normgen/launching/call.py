@@ -232,30 +232,19 @@ class Call:
         if constants.get("LENGTH", 0) > INT_LIMIT:
             length = f"{constants['LENGTH']} elements"
             raise TooLarge(f"{form.entry} reduces over {length}, and the limit is {INT_LIMIT}")
-        values: list[int | float | Slot] = []
-        codes = ""
-        for p in form.parameters:
-            value, code = self.argument(p, own or {}, wide, far or ())
-            if code == "i" and not isinstance(value, Slot) and not -(2**31) <= value < 2**31:
-                raise TooLarge(f"{form.entry} needs {value} as {p.meaning}, and takes 32-bit numbers")
-            values.append(value)
-            codes += code
-        touched = [v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"]
+        values, codes = self._arguments(form, own or {}, wide, far or ())
         reading = {o.tensor for o in reads} | set(scratch[0])
         writing = {o.tensor for o in writes} | set(scratch[1])
-        assert set(touched) <= reading | writing, f"{form.entry}: {set(touched) - reading - writing}"
+        read, written = _touched(form.entry, values, reading, writing)
         text = listing(form.source)
         programmatic = self.device.programmatic and "PROGRAMMATIC" in text.names
         given: dict[str, int | bool | str] = {
             "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
             "offset_t": "long long" if wide or far is not None else "int",
             "index_t": "long long" if wide else "int",
-            **{o.element: self._element(o.tensor) for o in (*reads, *writes)},
-            **{name: self._element(tensor) for name, tensor in form.types},
             **{f"size_{axis_name(a)}": self.extents[a] for a in sizes},
             **constants,
-            **{o.there: o.tensor in self.operands for o in reads},
-            **{o.wanted: o.tensor in self.operands for o in writes},
+            **self._defined_by_arrays(form, reads, writes),
             "ACCUMULATE": self.binding.accumulate,
             "PROGRAMMATIC": programmatic,
         }
@@ -269,16 +258,50 @@ class Call:
             shared=shared,
             format=codes,
             values=tuple(values),
-            reads=tuple(dict.fromkeys(name for name in touched if name in reading)),
-            writes=tuple(dict.fromkeys(name for name in touched if name in writing)),
+            reads=read,
+            writes=written,
             cluster=cluster,
             programmatic=programmatic,
         )
+
+    def _arguments(
+        self, form: FormRecord, own: Mapping[tuple[str, str], int | Slot], wide: bool, far: Collection[str]
+    ) -> tuple[list[int | float | Slot], str]:
+        """The arguments of a launch, and the `struct` format of them."""
+        values: list[int | float | Slot] = []
+        codes = ""
+        for p in form.parameters:
+            value, code = self.argument(p, own, wide, far)
+            if code == "i" and not isinstance(value, Slot) and not -(2**31) <= value < 2**31:
+                raise TooLarge(f"{form.entry} needs {value} as {p.meaning}, and takes 32-bit numbers")
+            values.append(value)
+            codes += code
+        return values, codes
+
+    def _defined_by_arrays(
+        self, form: FormRecord, reads: Iterable[OperandRecord], writes: Iterable[OperandRecord]
+    ) -> dict[str, str | bool]:
+        """The constants of a text that say what elements arrays have, and which arrays are there."""
+        return {
+            **{o.element: self._element(o.tensor) for o in (*reads, *writes)},
+            **{name: self._element(tensor) for name, tensor in form.types},
+            **{o.there: o.tensor in self.operands for o in reads},
+            **{o.wanted: o.tensor in self.operands for o in writes},
+        }
 
     def _element(self, tensor: str) -> str:
         """The type of its elements in a text; of one that is not there any will do."""
         there = self.operands.get(tensor)
         return DTYPES[there.dtype].c_type if there else _ABSENT
+
+
+def _touched(
+    entry: str, values: Iterable[int | float | Slot], reading: Set[str], writing: Set[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the arrays that a launch may read and write those that are among its arguments."""
+    touched = dict.fromkeys([v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"])
+    assert touched.keys() <= reading | writing, f"{entry}: {touched.keys() - reading - writing}"
+    return tuple([n for n in touched if n in reading]), tuple([n for n in touched if n in writing])
 
 
 def _defined(name: str, value: int | bool | str) -> str:

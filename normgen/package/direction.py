@@ -138,14 +138,24 @@ def _ends(strategy: Strategy) -> dict[str, set[str]]:
     return found
 
 
+def _required(record: PassRecord, states: set[str]) -> frozenset[str]:
+    """What a call may not leave out. A state may be that only its own update reads."""
+    needed = {name for way in record.strategies for name, ends in _ends(way).items() if ends - states}
+    return frozenset(
+        tensor.name
+        for tensor in record.reads
+        if tensor.role in ("input", "saved")
+        or (tensor.role == "param" and tensor.default is None)
+        or (tensor.role == "state" and tensor.name in needed)
+    )
+
+
 def _direction(
     name: str, record: PassRecord, package: Package, tolerated: tuple[TensorRecord, ...]
 ) -> Direction:
     reads = {tensor.name: tensor for tensor in record.reads}
     states = {tensor.name for tensor in record.reads if tensor.role == "state"}
     stored = {operand.tensor for kernel in record.kernels for operand in (*kernel.writes, *kernel.finals)}
-    # a state that only its own update reads may be left out
-    needed = {name for way in record.strategies for name, ends in _ends(way).items() if ends - states}
     saves_last = sorted(record.writes, key=lambda tensor: tensor.role == "save")
     return Direction(
         name=name,
@@ -155,13 +165,7 @@ def _direction(
         reads=tuple(reads),
         operands=reads | {tensor.name: tensor for tensor in tolerated if tensor.name not in reads},
         results={tensor.name: tensor for tensor in saves_last if tensor.name not in states},
-        required=frozenset(
-            tensor.name
-            for tensor in record.reads
-            if tensor.role in ("input", "saved")
-            or (tensor.role == "param" and tensor.default is None)
-            or (tensor.role == "state" and tensor.name in needed)
-        ),
+        required=_required(record, states),
         mentioned=frozenset(tensor.name for tensor in record.reads if tensor.role == "cotangent"),
         params=frozenset(tensor.name for tensor in package.forward.reads if tensor.role == "param"),
         updated=frozenset(states & stored),

@@ -53,9 +53,8 @@ def _batch_axis(step: Step, dims: Dims, tensors: Tensors, wanted: Wanted) -> str
         return None
     records = [direction.operands[n] for n, dim in zip(step.operands, dims, strict=True) if dim is not None]
     records += [direction.results[name] for name in wanted.names]
-    known = {group[0] for group in records[0].dims if len(group) == 1} if records else set()
-    for record in records:
-        known &= {group[0] for group in record.dims if len(group) == 1}
+    alone = [{group[0] for group in record.dims if len(group) == 1} for record in records]
+    known = set.intersection(*alone) if alone else set()
     known -= {axis.name for axis in direction.axes if axis.extent is not None}
     if not known:
         return None

@@ -87,9 +87,8 @@ class Derived:
             reuses,
         )
         real = TYPES[form.real]
-        if cut is not None:  # results are converted where they are copied to
-            types = ((name, dtype if DTYPES[dtype].saturates else form.real) for name, dtype in form.stored)
-            form = replace(form, stored=tuple(types))
+        if cut is not None:
+            form = _converted_later(form)
         step, text = self._function(form)
         made = {
             name: Stored(TYPES[dtype], shape_of(self._record(name), lengths), name in last)
@@ -226,6 +225,12 @@ _NAMES = {
 def element_types(given: Mapping[str, torch.dtype], wanted: Wanted) -> dict[str, str]:
     """The names of element types: of the operands of a call, and of those that it is told of alone."""
     return {name: NAMES[dtype] for name, dtype in (*given.items(), *wanted.types)}
+
+
+def _converted_later(form: Form) -> Form:
+    """The form of results that are converted where they are copied to."""
+    types = ((name, dtype if DTYPES[dtype].saturates else form.real) for name, dtype in form.stored)
+    return replace(form, stored=tuple(types))
 
 
 def dtype_of(direction: Direction, result: str, dtypes: Mapping[str, str]) -> str:

@@ -74,7 +74,7 @@ def _backward(subject: Subject, norm: Norm, expectation: Expectation, memory: Me
     direction = directions(norm.package)[1]
     assert program is not None and direction is not None
     operands = _place_all(program.operands, case, expected, memory)
-    operands |= {t.name: None for t in program.operands if t.role == "cotangent" and t.name in case.absent}
+
     tensors = [r.tensor for r in program.results if _is_wanted(r.tensor, case)]
     dtypes = {t.name: gradient_dtype(t, program, case) for t in tensors}
     out = _results(direction, tensors, dtypes, case, operands, memory)
@@ -165,10 +165,11 @@ def _onto_what_is_there(
 
 
 def _place_all(tensors: tuple[Tensor, ...], case: Case, expected: Expected, memory: Memory) -> Arrays:
+    """The arrays of a call: what is absent is left out, and None where it is a cotangent."""
     return {
-        t.name: _place(t, case, expected.arrays[t.name], memory, index)
+        t.name: None if t.name in case.absent else _place(t, case, expected.arrays[t.name], memory, index)
         for index, t in enumerate(tensors)
-        if t.name not in case.absent
+        if t.name not in case.absent or t.role == "cotangent"
     }
 
 

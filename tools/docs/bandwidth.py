@@ -49,30 +49,30 @@ def bandwidth(name: str) -> str:
         "Bandwidth as a fraction of that of the fastest copy of the same bytes, "
         f"on one {_results()['device']}, in {dtypes}. [How it was measured](../{RESULTS}/README.md).",
     ]
-    ways = [way for way in ("forward", "backward") if any(row["direction"] == way for row in wide)]
-    if ways:
-        panels = "".join(
-            _panel(way, [r for r in wide if r["direction"] == way], n) for n, way in enumerate(ways)
-        )
-        parts += [f"<div>{_svg(panels, len(ways), there(wide), name)}</div>"]
+    if wide:
+        parts.append(_pictures(wide, name))
     if others:
         parts.append(_table(others))
     return "\n\n".join(parts)
 
 
-def _svg(panels: str, count: int, providers: Sequence[str], name: str) -> str:
+def _pictures(rows: Sequence[Row], name: str) -> str:
+    """Rows of many widths: a panel for each direction."""
+    of_ways = {way: [row for row in rows if row["direction"] == way] for way in ("forward", "backward")}
+    measured = [(way, found) for way, found in of_ways.items() if found]
+    panels = "".join(_panel(way, found, n) for n, (way, found) in enumerate(measured))
     keys, x = "", LEFT
-    for title, colour in map(PROVIDERS.__getitem__, providers):
+    for title, colour in map(PROVIDERS.__getitem__, there(rows)):
         keys += (
             f'<rect x="{x}" y="{HEIGHT + LABELS + 4}" width="14" height="4" rx="2" fill="{colour}"/>'
             f'<text x="{x + 20}" y="{HEIGHT + LABELS + 11}" fill="currentColor">{title}</text>'
         )
         x += 34 + 7 * len(title)
-    size = f'viewBox="0 0 {max(count * WIDTH, x)} {HEIGHT + LABELS + 22}"'
+    size = f'viewBox="0 0 {max(len(measured) * WIDTH, x)} {HEIGHT + LABELS + 22}"'
     style = "max-width:100%;height:auto;font:12px system-ui,sans-serif"
     title = f"<title>Bandwidth of {escape(name)} by width of a row</title>"
     head = f'<svg role="img" {size} style="{style}" xmlns="http://www.w3.org/2000/svg">'
-    return f"{head}{title}{panels}{keys}</svg>"
+    return f"<div>{head}{title}{panels}{keys}</svg></div>"
 
 
 def _panel(way: str, rows: Sequence[Row], number: int) -> str:

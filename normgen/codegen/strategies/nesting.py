@@ -47,10 +47,15 @@ def opened(node: Reduce, base: Axes, gradients: Collection[Expr]) -> tuple[tuple
     if not may_regroup(shift, gradients):
         return None
     rest = mul(*(power(b, e) for b, e in inside if b is not shift))
-    leaving = [(t, c) for t, c in shift.terms if not t.axes & base]
-    staying = add(*(mul(c, t) for t, c in shift.terms if t.axes & base))
-    parts = [(outside, mul(staying, rest)), *((mul(outside, c, t), rest) for t, c in leaving)]
-    return None if any(reductions(inside) for _, inside in parts) else tuple(parts)
+    parts = _distributed(outside, shift, rest, base)
+    return None if any(reductions(inside) for _, inside in parts) else parts
+
+
+def _distributed(outside: Expr, total: Add, rest: Expr, base: Axes) -> tuple[tuple[Expr, Expr], ...]:
+    """outside * total * rest, in which the terms that do not vary over the base axes leave."""
+    leaving = [(t, c) for t, c in total.terms if not t.axes & base]
+    staying = add(*(mul(c, t) for t, c in total.terms if t.axes & base))
+    return ((outside, mul(staying, rest)), *((mul(outside, c, t), rest) for t, c in leaving))
 
 
 def outer(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from normgen.codegen.strategies.local import Locals, Names, names_for, sized
 from normgen.codegen.strategies.rounds import Round
@@ -144,51 +145,48 @@ class _Spreading:
 
     def finish(self, roots: Mapping[str, Expr], found: Kinds) -> Spread:
         """The local programs."""
-        # A result with the axis is a shard, be its value the same all along it.
-        cut = self.names.cut
-        shards = {r.tensor.name for r in self.program.results if cut.is_shard(r.tensor.axes)}
-        shards |= {f"update:{t.name}" for t in self.program.operands if cut.is_shard(t.axes)}
-        placements = {
-            name: "shard" if name in shards else _placement(found.of[e]) for name, e in roots.items()
-        }
+        placements = self._placements(roots, found)
         results = {r.tensor.name: replace(r, expr=roots[r.tensor.name]) for r in self.program.results}
-        updates = [replace(u, expr=roots[f"update:{u.state}"]) for u in self.program.updates]
-        whole = [r for name, r in results.items() if placements[name] == "whole"]
-        local = [r for name, r in results.items() if placements[name] != "whole"]
+        moves = ((f"update:{u.state}", u) for u in self.program.updates)
+        updates = {name: replace(u, expr=roots[name]) for name, u in moves}
+        whole, local = _divided(results, placements)
+        whole_updates, local_updates = _divided(updates, placements)
         early = self._early([r for r in local if placements[r.tensor.name] == "part"])
         local = [r for r in local if r not in early]
-        whole_updates = [u for u in updates if placements[f"update:{u.state}"] == "whole"]
-        local_updates = [u for u in updates if u not in whole_updates]
-        moved = {u.state for u in whole_updates}
-        handed = self._handed([*local, *local_updates], found, moved)
+        handed = self._handed([*local, *local_updates], found, {u.state for u in whole_updates})
         table = loads_of(handed)
         local = [replace(r, expr=rewrite(r.expr, table)) for r in local]
         local_updates = [replace(u, expr=rewrite(u.expr, table)) for u in local_updates]
         own, kept = self._own([r.expr for r in local])
-        told = tuple(r.tensor for made in self.rounds for r in made)
-        locals_ = Locals(self.program, self.names, told)
+        local = [replace(r, expr=rewrite(r.expr, kept)) for r in local]
+        locals_ = Locals(self.program, self.names, tuple(r.tensor for made in self.rounds for r in made))
+        return Spread(
+            self.names,
+            self._round_programs(locals_, early),
+            locals_.of("merge", [*handed, *whole], whole_updates),
+            locals_.of("apply", local, local_updates, [*(r.tensor for r in handed), *own]),
+            placements,
+            self.parts,
+            {tensor.name: name for tensor, name in own.items()},
+            replace(self.program, results=tuple(results.values()), updates=tuple(updates.values())),
+        )
+
+    def _placements(self, roots: Mapping[str, Expr], found: Kinds) -> dict[str, str]:
+        """A result with the axis is a shard, be its value the same all along it."""
+        cut = self.names.cut
+        shards = {r.tensor.name for r in self.program.results if cut.is_shard(r.tensor.axes)}
+        shards |= {f"update:{t.name}" for t in self.program.operands if cut.is_shard(t.axes)}
+        return {name: "shard" if name in shards else _placement(found.of[e]) for name, e in roots.items()}
+
+    def _round_programs(self, locals_: Locals, early: list[Result]) -> tuple[Program, ...]:
         rounds = [
             locals_.of(f"round_{k}", (*made, *(early if k == 1 else ())))
             for k, made in enumerate(self.rounds, 1)
         ]
         for node in self._of_whole([r.expr for program in rounds for r in program.results]):
-            axis = min(node.over & cut.paired)
+            axis = min(node.over & self.names.cut.paired)
             raise Unspreadable(f"sums over {axis} a value that every rank has whole", axis, node)
-        return Spread(
-            self.names,
-            tuple(rounds),
-            locals_.of("merge", [*handed, *whole], whole_updates),
-            locals_.of(
-                "apply",
-                [replace(r, expr=rewrite(r.expr, kept)) for r in local],
-                local_updates,
-                [*(r.tensor for r in handed), *own],
-            ),
-            placements,
-            self.parts,
-            {tensor.name: name for tensor, name in own.items()},
-            replace(self.program, results=tuple(results.values()), updates=tuple(updates)),
-        )
+        return tuple(rounds)
 
     def _own(self, local: list[Expr]) -> tuple[dict[Tensor, str], dict[Expr, Expr]]:
         """The sums that a rank has told and that its own parts of results are made of too: it keeps them, in
@@ -234,6 +232,15 @@ class _Spreading:
         )
         made = frontier(roots, values)
         return tuple(self.workspace.temporary(next(self.numbered), value) for value in made)
+
+
+Made = TypeVar("Made", Result, Update)
+
+
+def _divided(values: Mapping[str, Made], placements: Mapping[str, str]) -> tuple[list[Made], list[Made]]:
+    """What every rank has whole, and what it does not."""
+    whole = [each for name, each in values.items() if placements[name] == "whole"]
+    return whole, [each for name, each in values.items() if placements[name] != "whole"]
 
 
 def _placement(kind: Kind) -> str:

@@ -181,29 +181,20 @@ class _Splitter:
         """The next reductions to compute on their own, or None where the rest needs no cut."""
         roots = [r.expr for r in (*pending, *waiting)]
         later = {r.expr for r in waiting} | {r.expr for r in pending if not _is_as_wide(r, r.expr.axes)}
-        first = [n for n in reductions(*roots) if not reductions(n.arg)]
-        blocking = first if forced else [n for n in first if is_needed_within(n, [r.expr for r in pending])]
-        if not blocking:
+        first = (n for n in reductions(*roots) if not reductions(n.arg))
+        values = [r.expr for r in pending]
+        seed = next((n for n in first if forced or is_needed_within(n, values)), None)
+        if seed is None:
             return None
-        seed = blocking[0]
         space = _space(seed)
         if seed.window:
             return self._keep(space, frozenset({seed}), roots, later)
-        sums = [n for n in reductions(*roots) if not n.window and _space(n) == space and n.over & seed.over]
-        chosen = {n for n in sums if n in set(first)}
-        partners = {n for n in sums if is_partner(n, chosen)}
-        further = set(sums) - chosen - partners
-        common = frozenset.intersection(*(n.over for n in sums))
         gradients = made_of_cotangents(self.program.operands, *roots)
-        if not common or any(opened(n, common, gradients) is None for n in further):
-            further, common = set(), frozenset.intersection(*(n.over for n in chosen))
-        if not common:
-            chosen, common = {n for n in chosen if n.over == seed.over}, seed.over
+        chosen, every, common = _with_alike(seed, roots, gradients)
         base = self._base(common, space)
-        if any(n.over != base for n in chosen):
-            cut = chosen | further | {n for n in partners if is_partner(n, chosen)}
-            return self._nest(space, base, [n for n in sums if n in cut], gradients)
-        return self._keep_most(space, chosen, roots, later)
+        if all(n.over == base for n in chosen):
+            return self._keep_most(space, chosen, roots, later)
+        return self._nest(space, base, every, gradients)
 
     def _keep_most(self, space: Axes, chosen: set[Reduce], roots: list[Expr], later: set[Expr]) -> _Cut:
         """A cut of as many levels of reductions as some kernel covers: a mean with its squares, or one; all
@@ -267,6 +258,22 @@ class _Splitter:
             )
         sums = frozenset(n for r in made.values() for n in reductions(r.expr))
         return _Cut(space, tuple(made.values()), table, sums)
+
+
+def _with_alike(
+    seed: Reduce, roots: Iterable[Expr], gradients: Collection[Expr]
+) -> tuple[set[Reduce], list[Reduce], Axes]:
+    """The sums to compute along with one, these and all that can be made of them, and the axes of all."""
+    space = _space(seed)
+    sums = [n for n in reductions(*roots) if not n.window and _space(n) == space and n.over & seed.over]
+    chosen = {n for n in sums if not reductions(n.arg)}
+    further = {n for n in set(sums) - chosen if not is_partner(n, chosen)}
+    common = frozenset.intersection(*(n.over for n in sums))
+    if not common or any(opened(n, common, gradients) is None for n in further):
+        further, common = set(), frozenset.intersection(*(n.over for n in chosen))
+    if not common:
+        chosen, common = {n for n in chosen if n.over == seed.over}, seed.over
+    return chosen, [n for n in sums if n in chosen | further or is_partner(n, chosen)], common
 
 
 def _is_as_wide(result: Result, kept: Axes) -> bool:

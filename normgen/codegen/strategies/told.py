@@ -55,16 +55,20 @@ def told_program(made: Spread, ranks: int) -> ToldProgram:
         raise Misfit(f"`{uncut.name}` has no result per row, or partial sums")
     channel = Tensor(free_name(uncut, "peers"), "input", (), "f32", None, None, "", None)
     tables = [_told_by(rank, made, temporaries, load(channel.name, frozenset())) for rank in range(ranks)]
-    done: dict[Expr, Expr] = {}
-    results = []
-    for result in within:
-        for node in reductions(result.expr):
-            if made.names.rank in node.over and node not in done:
-                of_each = [rewrite(node.arg, {**done, **table}) for table in tables]
-                done[node] = _combined(node.op, of_each)
-        results.append(Result(result.tensor, rewrite(result.expr, done), result.kept))
+    results = _of_what_is_told(within, made.names.rank, tables)
     rows = Locals(uncut, made.names).of("told", results, more=[channel])
     return ToldProgram(rows, channel.name, rest, tuple(r.tensor.name for r in handed))
+
+
+def _of_what_is_told(
+    results: Sequence[Result], every: str, tables: Sequence[Mapping[Expr, Expr]]
+) -> list[Result]:
+    """The results, where reductions over ranks combine what each has told. `tables`: what stands for that."""
+    done: dict[Expr, Expr] = {}
+    for node in reductions(*(result.expr for result in results)):
+        if every in node.over:
+            done[node] = _combined(node.op, [rewrite(node.arg, {**done, **table}) for table in tables])
+    return [replace(result, expr=rewrite(result.expr, done)) for result in results]
 
 
 def _rest(made: Spread, names: Collection[str]) -> tuple[Program, list[Result]]:

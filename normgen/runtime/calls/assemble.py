@@ -116,8 +116,7 @@ class Assembler:
         ]
 
         extents = _extents(direction, bound, [*views], theirs)
-        texts = [(name, f"workspace[{name!r}]") for name, _, _ in scratch.workspace]
-        supplied = [_Extent(text, text, True, pool.places[n], 0, memory[n][1]) for n, text in texts]
+
         fields = [*theirs, *ours, None]
         return PreparedCall(
             device=call.device,
@@ -130,7 +129,7 @@ class Assembler:
             scratch=scratch,
             steps=tuple(steps),
             guards=_guards(extents, bound.in_place),
-            supplied=_guards([*extents, *supplied], bound.in_place),
+            supplied=_guards([*extents, *_workspace_extents(scratch, pool, memory)], bound.in_place),
             idle=idle,
             cleared=_cleared(bound, pool, added) if idle else (),
         )
@@ -262,6 +261,12 @@ def _extents(direction: Direction, bound: Bound, operands: list[str], given: lis
         elif name in operands:
             found.append(_Extent(name, name, name in direction.updated, operands.index(name), low, high))
     return found
+
+
+def _workspace_extents(scratch: Scratch, pool: Pool, memory: Memory) -> list[_Extent]:
+    """The memory of a workspace that the caller gives."""
+    texts = ((name, f"workspace[{name!r}]") for name, _, _ in scratch.workspace)
+    return [_Extent(text, text, True, pool.places[n], 0, memory[n][1]) for n, text in texts]
 
 
 def _guards(extents: Sequence[_Extent], in_place: Collection[tuple[str, str]]) -> tuple[Guard, ...]:

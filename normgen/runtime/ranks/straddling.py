@@ -123,14 +123,7 @@ class Straddling:
     ) -> None:
         """What a block adds to what a stage tells, and to results."""
         stage, window = self.stages[place], piece.window
-        pair = piece.division.pair.axes
-        mine = {name for name, axes in stage.concerned.items() if {*axes}.issuperset(pair)}
-        names = [name for name in made if name in mine]
-        results = self.direction.results
-        places = {name: window.of(totals.get(name, made[name]), results[name]) for name in names}
-        if told is not None:
-            inside = told.of_block(piece)
-            places |= {name: array for name, array in inside.items() if name in mine}
+        places = self._places(place, piece, made | totals, told)
         if not places and stage is not self.stages[-1]:
             return
         into = {}
@@ -146,6 +139,14 @@ class Straddling:
             elif array is not into[name]:
                 array[...] = into[name]
         own |= {name: into[other] for name, other in self.record.own if other in into}
+
+    def _places(self, place: int, piece: Piece, made: Arrays, told: ToldOfGroups | None) -> Arrays:
+        """What a block adds to: its window of results, and its part of what the stage tells."""
+        pair, results = piece.division.pair.axes, self.direction.results
+        mine = {name for name, axes in self.stages[place].concerned.items() if {*axes}.issuperset(pair)}
+        inside = {} if told is None else told.of_block(piece)
+        own = {name: piece.window.of(made[name], results[name]) for name in made if name in mine}
+        return own | {name: array for name, array in inside.items() if name in mine}
 
     def _room(self, name: str, array: Any) -> Any:
         """Where a block has what it adds to a result, or tells."""

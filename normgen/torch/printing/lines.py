@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -123,13 +123,9 @@ class Lines(Plan):
                 text = " + ".join(times(arg, c) for arg, (_, c) in zip(args, terms, strict=True))
             case Mul(coefficient=coefficient, factors=factors):
                 powers = [raised(arg, e) for arg, (_, e) in zip(args, factors, strict=True)]
-                text = " * ".join([*([] if coefficient == 1 else [f"{float(coefficient)!r}"]), *powers])
-            case Call(op=op) if op in SIGNS:
-                text = f"{args[0]} {SIGNS[op]} {args[1]}"
-            case Call(op=op) if op in LOGIC:
-                text = LOGIC[op][1] + args[0] if len(args) == 1 else f" {LOGIC[op][1]} ".join(args)
+                text = " * ".join([*([] if coefficient == 1 else [exact(coefficient)]), *powers])
             case Call(op=op):
-                text = f"{op}({', '.join(args)})" if op in BUILT_IN else f"number({op!r}, {', '.join(args)})"
+                text = called(op, args)
             case Round():
                 text = f"rounded({args[0]}, {self._type(node)!r})"
             case Select():
@@ -159,6 +155,14 @@ def exact(value: Fraction) -> str:
 
 def times(text: str, coefficient: Fraction) -> str:
     return text if coefficient == 1 else f"{exact(coefficient)} * {text}"
+
+
+def called(op: str, args: Sequence[str]) -> str:
+    if op in SIGNS:
+        return f" {SIGNS[op]} ".join(args)
+    if op in LOGIC:
+        return LOGIC[op][1] + args[0] if len(args) == 1 else f" {LOGIC[op][1]} ".join(args)
+    return f"{op}({', '.join(args)})" if op in BUILT_IN else f"number({op!r}, {', '.join(args)})"
 
 
 def raised(text: str, exponent: Fraction) -> str:

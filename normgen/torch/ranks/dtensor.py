@@ -104,25 +104,31 @@ def plan(step: LocalStep, tensors: Sequence[Any], wanted: Wanted) -> Shards | No
     """How to call the forward of a norm on these; None where ranks need not exchange anything, or cannot do
     so along the axes that are cut."""
     given = [(n, t) for n, t in zip(step.operands, tensors, strict=True) if t is not None]
-    if not all(isinstance(tensor, DTensor) for _, tensor in given):
-        return None
-    mesh = given[0][1].device_mesh
-    if any(tensor.device_mesh != mesh for _, tensor in given):
+    mesh = _mesh_of([tensor for _, tensor in given])
+    if mesh is None:
         return None
     freely = dict(cut_freely(step.name, wanted.names, step.updated))
     found = [_cuts(step, given, k, mesh.size(k)) for k in range(mesh.ndim)]
+    free = [cuts if all(cut.axis in freely for cut in cuts) else () for cuts in found]
     for at, cuts in enumerate(found):
-        if all(cut.axis in freely for cut in cuts):
+        if free[at] == cuts:
             continue
         function = _function(step, [cut.name for cut in cuts], mesh, at)
         if function is None or not _takes(function, step, cuts, [name for name, _ in given], wanted):
             continue
-        free = [cuts if all(cut.axis in freely for cut in cuts) else () for cuts in found]
         own = tuple(name for name in step.operands if function.placements.get(f"d{name}") == "part")
         parts = [tuple(name for cut in cuts for name in freely[cut.axis]) for cuts in free]
         free[at], parts[at] = cuts, own
         return Shards(function.step, step, function, mesh, tuple(free), tuple(parts))
     return None
+
+
+def _mesh_of(tensors: Sequence[Any]) -> Any:
+    """The mesh that all tensors are on; None where they are on several, or are no DTensors."""
+    if not all(isinstance(tensor, DTensor) for tensor in tensors):
+        return None
+    mesh = tensors[0].device_mesh
+    return None if any(tensor.device_mesh != mesh for tensor in tensors) else mesh
 
 
 def _cuts(step: Step, given: Sequence[tuple[str, Any]], at: int, ranks: int) -> Cuts:
