@@ -8,7 +8,7 @@ part of the row is gathered into one such value first, so that an element costs 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
 from normgen.ir.nodes import Told, is_condition
@@ -53,28 +53,27 @@ class Body:
         self.levels = levels
         roots = plan.roots + [e for c in plan.columns for e in c.last]
         below = set(walk(*roots))
-        self._uses = Counter(child for node in below for child in set(children(node)))
-        self._uses.update(roots)
+        self._uses = _uses_of(below, roots)
         gradients = made_of_cotangents([o.tensor for o in plan.operands], *roots)
         self.rates = Rates(frozenset(plan.inner), printer.names, self._uses, gradients)
         self._name_sums()
         self.sums = Sums(plan, printer, self._take, self.element)
         self.held: list[str] = []
-        self._held: set[Expr] = set()
+        self._held = self._worth_keeping(packs) if hold else set[Expr]()
         self.rounded: dict[str, Rounded] = {}  # by the tensor that stands for it in later passes
-        if hold:
-            by_pass = [[s.arg for s in level.sums] for level in levels]
-            by_pass.append(plan.roots)
-            always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
-            self._held = costly(self.rates, by_pass, always) | (
-                rounded(self.rates, by_pass) if packs else set()
-            )
         named = [b.expr for b in plan.bindings if b.expr in below and not self.rates.per_row(b.expr)]
         self._hoisted_bindings.update(zip(self.rates.hoist_all(named), named, strict=True))
         compared = dict.fromkeys(v for v, _ in computed_ties(*roots) if not self.rates.per_row(v))
         self._compared = [v for v in self.rates.hoist_all([*compared]) if v not in self._held]
         for k, level in enumerate(levels):
             self._level(k, level)
+
+    def _worth_keeping(self, packs: bool) -> set[Expr]:
+        plan = self._text.plan
+        by_pass = [*([s.arg for s in level.sums] for level in self.levels), plan.roots]
+        always = [*(len(plan.needing(level.sums)) == plan.wanted for level in self.levels), True]
+        found = costly(self.rates, by_pass, always)
+        return found | rounded(self.rates, by_pass) if packs else found
 
     # ------------------------------------------------------------------------------------------------ rates
 
@@ -179,17 +178,9 @@ class Body:
         """The same of values that are hoisted."""
         definitions, hoisted = share_products([self._without_held(r) for r in roots])
         nodes = evaluated(*definitions.values(), *hoisted)
-        for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self.rates.leaves]:
-            if leaf not in self._printer.names:
-                self._printer.names[leaf] = self.row_value(self.rates.leaves[leaf])
-        conditions = [n for n in nodes if is_condition(n) and self._is_of_row(n)]
-        late = {n for n in conditions if not definitions.keys().isdisjoint(walk(n))}  # need what is shared
-        for n in conditions:
-            if n not in late:
-                self._printer.names[n] = f"({self._printer.text(n)})"
-        inside = [n for n in nodes if not isinstance(n, Reduce)]
-        uses = Counter(child for node in inside for child in set(children(node)))
-        uses.update(hoisted)
+        self._name_leaves(nodes)
+        late = self._name_conditions(nodes, definitions.keys())
+        uses = _uses_of((n for n in nodes if not isinstance(n, Reduce)), hoisted)
         shared = {product: leaf for leaf, product in definitions.items()}
         temporary: list[Expr] = list(definitions)
         for n in nodes:
@@ -202,8 +193,7 @@ class Body:
                 self._printer.names[n] = f"({self._printer.text(n)})"
                 temporary.append(n)
             if self.rates.atomic(n) or is_condition(n):
-                if isinstance(n, Load) and n.tensor not in phase.loads and not self.rates.per_row(n):
-                    phase.loads.append(n.tensor)
+                self._note_load(n, phase)
                 if n in shared:  # a value of the row has this product already
                     self._printer.names[shared[n]] = self._printer.text(n)
                 continue
@@ -218,9 +208,26 @@ class Body:
             del self._printer.names[n]
         return texts
 
-    def _is_of_row(self, node: Expr) -> bool:
-        """Whether a value is computed, and the same for all elements of a row."""
-        return self.rates.per_row(node) and not self.rates.atomic(node)
+    def _name_leaves(self, nodes: Iterable[Expr]) -> None:
+        """Compute the values of the row that elements are made of."""
+        for n in nodes:
+            if isinstance(n, Scalar) and n in self.rates.leaves and n not in self._printer.names:
+                self._printer.names[n] = self.row_value(self.rates.leaves[n])
+
+    def _name_conditions(self, nodes: Iterable[Expr], shared: Set[Expr]) -> set[Expr]:
+        """Name the conditions that a row has as a whole, but for those that need what elements share: which
+        these are."""
+        of_row = [n for n in nodes if self.rates.per_row(n) and not self.rates.atomic(n)]
+        conditions = list(filter(is_condition, of_row))
+        late = {n for n in conditions if not shared.isdisjoint(walk(n))}
+        for n in conditions:
+            if n not in late:
+                self._printer.names[n] = f"({self._printer.text(n)})"
+        return late
+
+    def _note_load(self, node: Expr, phase: Phase) -> None:
+        if isinstance(node, Load) and node.tensor not in phase.loads and not self.rates.per_row(node):
+            phase.loads.append(node.tensor)
 
     def finish(
         self,
@@ -303,6 +310,13 @@ class Body:
         self.sums.add(phase, level.sums, last=k + 1 == len(self.levels))
         for node in filter(is_missed, level.sums):
             self._printer.names[node] = f"if_finite({self._printer.names[node]})"
+
+
+def _uses_of(nodes: Iterable[Expr], roots: Iterable[Expr]) -> Counter[Expr]:
+    """How often each value stands in one of these nodes, or is a root."""
+    uses = Counter(child for node in nodes for child in set(children(node)))
+    uses.update(roots)
+    return uses
 
 
 def _with_leaves(root: Expr, leaves: Mapping[Expr, Expr]) -> Expr:

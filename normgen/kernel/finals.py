@@ -9,6 +9,7 @@ from functools import partial
 from normgen.ir.expr import Expr, Load, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import ColumnText
+from normgen.kernel.accumulators import Column
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.group import without
 from normgen.kernel.identifiers import Numbered, identifier
@@ -69,27 +70,33 @@ def finals_view(text: KernelText, results: tuple[Result, ...], several: bool = F
     statements += _shared(text, results, printer)
     writes = [(r, text.result(r)) for r in results]
     stores = [store_of(text, a, printer.text(r.expr), address(a)) for r, a in writes]
-    first = columns[0].column
-    folded = factor(lengths_of(first.folded))
-    beside = plan.inner[: len(plan.inner) - len(first.folded)] if folded else ()
-    rest = without(plan.kept if first.part else plan.segment, first.kept)
-    outer = first.kept + first.part
-    blocks = "blocks_per_segment" if first.wide or not several else "blocks_per_segment * MEMBERS"
-    each = "index_t(RUNS)" if first.part else f"index_t({blocks})"
     flags = (c.flag for c in columns if c.wanted_by == wanted)
     return {
         "want": next(flags, " || ".join(text.wants[name] for name in wanted)),
         "comment": ", ".join(wanted),
-        "wide": first.wide,
-        "width": f"LENGTH / {folded}" if folded else "LENGTH" if first.wide else "1",
         "columns": [{"text": c, "guarded": set(c.wanted_by) != set(wanted)} for c in columns],
+        **_partials(plan, columns[0].column, several),
+        "statements": statements,
+        "stores": [store | {"guard": "" if len(results) == 1 else store["want"]} for store in stores],
+    }
+
+
+def _partials(plan: KernelPlan, column: Column, several: bool) -> Context:
+    """The template's view of where the partials of an accumulator lie."""
+    folded = factor(lengths_of(column.folded))
+    beside = plan.inner[: len(plan.inner) - len(column.folded)] if folded else ()
+    rest = without(plan.kept if column.part else plan.segment, column.kept)
+    outer = column.kept + column.part
+    blocks = "blocks_per_segment" if column.wide or not several else "blocks_per_segment * MEMBERS"
+    each = "index_t(RUNS)" if column.part else f"index_t({blocks})"
+    return {
+        "wide": column.wide,
+        "width": f"LENGTH / {folded}" if folded else "LENGTH" if column.wide else "1",
         "outer_count": lengths_of(outer) or "1",
         "digits": digits_of(outer, "outer", always=True),
         "column_digits": digits_of(beside, "column", always=True),
         "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
-        "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest, blocks),
-        "statements": statements,
-        "stores": [store | {"guard": "" if len(results) == 1 else store["want"]} for store in stores],
+        "row_of": _run_of(plan, rest) if column.part else _row_of(plan.segment, column.kept, rest, blocks),
     }
 
 

@@ -107,14 +107,11 @@ class _Reader:
 
     def _product(self, node: Mul) -> str:
         """Its factors, and of the coefficient the sign; of a sum and the number of its terms, the mean."""
-        pairs = list(node.factors)
-        sums = [base for base, e in pairs if isinstance(base, Reduce) and base.op == "sum" and e == 1]
-        lengths = [base.axis for base, e in pairs if isinstance(base, Extent) and e == -1]
-        means = sums[:1] if sums and not sums[0].window and set(lengths) == set(sums[0].over) else []
-        above = [f"mean_{self._operand(base.arg)}" for base in means]
+        mean = _averaged(node)
+        above = [f"mean_{self._operand(mean.arg)}"] if mean else []
         below: list[str] = []
-        for base, e in pairs:
-            if base in means or isinstance(base, Extent):
+        for base, e in node.factors:
+            if base is mean or isinstance(base, Extent):
                 continue
             (below if e < 0 and e.denominator == 1 else above).append(self._power(base, e))
         over = f"_over_{'_'.join(below)}" if below else ""
@@ -133,6 +130,13 @@ class _Reader:
         if exponent.denominator != 1:
             raise _TooLong
         return _to(word, abs(int(exponent)))
+
+
+def _averaged(node: Mul) -> Reduce | None:
+    """The sum of a product that divides it by the number of its terms."""
+    sums = [b for b, e in node.factors if isinstance(b, Reduce) and b.op == "sum" and e == 1]
+    lengths = {b.axis for b, e in node.factors if isinstance(b, Extent) and e == -1}
+    return sums[0] if sums and not sums[0].window and lengths == sums[0].over else None
 
 
 def _to(word: str, exponent: int) -> str:

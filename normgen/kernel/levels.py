@@ -114,21 +114,10 @@ def moments_of(levels: tuple[Level, ...], roots: list[Expr], summed: Collection[
     if len(levels) < 2 or len(levels[0].sums) != 1 or levels[0].sums[0].op != "sum":
         return None
     total, second = levels[0].sums[0], levels[1]
+    difference = _centred(total, roots, summed)
+    if difference is None:
+        return None
     centred = squares = None
-    differences = [
-        n
-        for n in walk(*(summed or roots))
-        if isinstance(n, Call) and n.op == "minus" and n.args[0] is total.arg
-    ]
-    if len(differences) != 1:
-        return None
-    (difference,) = differences
-    mean = difference.args[1]
-    if total not in children(mean) and mean is not total:
-        return None
-    users = [n for n in walk(*roots) if total in children(n)]
-    if users != [mean] or total in roots:
-        return None
     for node in second.sums:
         match node.arg:
             case _ if node.op != "sum":
@@ -139,4 +128,14 @@ def moments_of(levels: tuple[Level, ...], roots: list[Expr], summed: Collection[
                 squares = node
             case _:
                 return None
-    return Moments(total.arg, mean, centred, squares)
+    return Moments(total.arg, difference.args[1], centred, squares)
+
+
+def _centred(total: Reduce, roots: list[Expr], summed: Collection[Expr]) -> Call | None:
+    """The only difference of what is summed from something, where the sum is for that alone."""
+    calls = (n for n in walk(*(summed or roots)) if isinstance(n, Call) and n.op == "minus")
+    differences = [n for n in calls if n.args[0] is total.arg]
+    if len(differences) != 1:
+        return None
+    users = [n for n in walk(*roots) if total in children(n)]
+    return differences[0] if users == [differences[0].args[1]] and total not in roots else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from normgen.kernel.access import Access
 from normgen.kernel.body import Body
 from normgen.kernel.forms import Context, store_of
+from normgen.kernel.phases import Phase
 from normgen.kernel.text import KernelText
 
 
@@ -19,16 +20,9 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
     """
     plan = text.plan
     whole = {a.tensor: a for a in text.reads if a.operand.inner == plan.inner}
-    values = {a.tensor: f"{a.value}[i]" if a in whole.values() else a.value for a in text.reads}
+    values = {a.tensor: f"{a.value}[i]" if a.tensor in whole else a.value for a in text.reads}
     body = Body(text, (), values | dict(known))
-    (final,) = body.phases
-    stored = zip(plan.roots, text.writes, strict=False)
-    body.finish(stored, text.columns)
-    gathered = [a for a in text.reads if a.operand.inner and a.tensor not in whole]
-    by_name = {a.tensor: a for a in gathered}
-    vectors = [whole[name] for name in final.loads if name in whole]
-    for access in vectors:
-        access.repacked = access.walks
+    body.finish(zip(plan.roots, text.writes, strict=False), text.columns)
     moving = [s for node, s in body.before if node.axes & set(text.walk)]
     return {
         "pieces": [],
@@ -39,18 +33,25 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
         "row_columns": [
             f"if ({c.flag} && live) {c.name}.end_row();" for c in text.columns if c.column.moments
         ],
-        "final": vars(final)
-        | {
-            "comments": body.heading(0),
-            "vectors": vectors,
-            "first_use": {v.value: True for v in vectors},
-            "before": [],
-            "unpacked": [],
-            "late_parts": [],
-            "statements": [*(_gather(by_name[n]) for n in final.loads if n in by_name), *final.statements],
-            "stores": [store_of(text, access) for access in text.writes],
-            "row_stores": [],
-        },
+        "final": _results(text, whole, body.phases[-1]) | {"comments": body.heading(0)},
+    }
+
+
+def _results(text: KernelText, whole: Mapping[str, Access], phase: Phase) -> Context:
+    """What the pass does with each element. `whole`: the operands that are loaded in vectors."""
+    gathered = {a.tensor: a for a in text.reads if a.operand.inner and a.tensor not in whole}
+    vectors = [whole[name] for name in phase.loads if name in whole]
+    for access in vectors:
+        access.repacked = access.walks
+    return vars(phase) | {
+        "vectors": vectors,
+        "first_use": {v.value: True for v in vectors},
+        "before": [],
+        "unpacked": [],
+        "late_parts": [],
+        "statements": [*(_gather(gathered[n]) for n in phase.loads if n in gathered), *phase.statements],
+        "stores": [store_of(text, access) for access in text.writes],
+        "row_stores": [],
     }
 
 

@@ -6,11 +6,12 @@ in these words too, columns for one with what lies strided in the place of a row
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from normgen.ir.expr import Expr, Load, Reduce, round_to, walk
 from normgen.ir.nodes import Told
-from normgen.ir.program import Binding, Result, Tensor
+from normgen.ir.program import Binding, Program, Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.group import Group, Order
 from normgen.kernel.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
@@ -146,6 +147,12 @@ def operand_of(tensor: Tensor, kept: Order, inner: Order, pieces: Order = ()) ->
     )
 
 
+def _operands(
+    program: Program, names: Collection[str], kept: Order, inner: Order, pieces: Order = ()
+) -> tuple[Operand, ...]:
+    return tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in names)
+
+
 def as_stored(plan: KernelPlan) -> KernelPlan:
     """The plan with each result as it is rounded where something else is computed from that: what is stored
     is then that value, which need not be computed twice.
@@ -173,18 +180,19 @@ def kernel_plan(
     read, read_last = loads_below(roots, frozenset()), loads_below([r.expr for r in finals], known)
     nodes = list(walk(*group.roots))
     told = tuple(n for n in nodes if isinstance(n, Told))
+
     present = set(nodes)  # a `let` that nothing uses may reduce other axes
     return KernelPlan(
         name=group.name,
         kept=kept,
         inner=inner,
-        operands=tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in read),
-        final_operands=tuple(operand_of(t, kept, inner) for t in program.operands if t.name in read_last),
+        operands=_operands(program, read, kept, inner, pieces),
+        final_operands=_operands(program, read_last, kept, inner),
         levels=levels,
         results=direct,
         columns=columns,
         finals=finals,
-        segment=tuple(a for a in kept if any(a in c.kept and not c.part for c in columns)),
+        segment=_segment(kept, columns),
         moments=moments_of(levels, roots, [value for each in told for value in each.values]),
         exponentials=exponentials_of(levels),
         bindings=tuple(b for b in program.bindings if b.expr in present),
@@ -192,6 +200,11 @@ def kernel_plan(
         pieces=pieces,
         told=told,
     )
+
+
+def _segment(kept: Order, columns: Iterable[Column]) -> Order:
+    """The axes within which a block stays, since an accumulator has a value for each of them."""
+    return tuple(a for a in kept if any(a in c.kept and not c.part for c in columns))
 
 
 def elementwise_plan(group: Group, kept: Order, inner: Order = ()) -> KernelPlan:

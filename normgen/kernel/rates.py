@@ -68,41 +68,44 @@ class Rates:
         if self.atomic(node) or isinstance(node, Load):
             return node
         match node:
-            case Mul(coefficient=c, factors=pairs):
-                row = [(b, e) for b, e in pairs if self.per_row(b)]
-                other = [(b, e) for b, e in pairs if not self.per_row(b)]
-                if _is_lonely(row, other):
-                    roots = (power(self._leaf(b), times) for b, times in (repeated(b, e) for b, e in row))
-                    return mul(c, *roots, *(power(self.hoist(b), e) for b, e in other))
-                powers = [power(b, e) for b, e in row]
-                sums = [b for b, e in pairs if e == 1 and self._takes_row_factor(b)] if powers else []
-                rest = [
-                    power(self._hoist(b, done), e)
-                    for b, e in pairs
-                    if not self.per_row(b) and b not in sums[:1]
-                ]
-                if sums:
-                    return mul(self._hoist(distribute(mul(c, *powers), sums[0]), done), *rest)
-                return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
-            case Add(terms=pairs):
-                alone = [mul(c, t) for t, c in pairs if self.per_row(t)]
-                rest = []
-                for term, c in pairs:
-                    if self.per_row(term):
-                        continue
-                    found = mul(c, self._hoist(term, done))
-                    # (a factor of the row that went into a sum may have left more of the row beside it)
-                    spread = isinstance(term, Mul) and isinstance(found, Add)
-                    for part, k in terms(found) if spread else ((found, Fraction(1)),):
-                        if part in self.leaves:
-                            alone.append(mul(k, self.leaves[part]))
-                        else:
-                            rest.append(mul(k, part))
-                return add(*([self._leaf(add(*alone))] if alone else []), *rest)
+            case Mul():
+                return self._hoisted_product(node, done)
+            case Add():
+                return self._hoisted_sum(node, done)
             case Reduce():
                 raise AssertionError("a reduction over part of the row")
             case _:
                 return rebuild(node, tuple(self._hoist(c, done) for c in children(node)))
+
+    def _hoisted_product(self, node: Mul, done: dict[Expr, Expr]) -> Expr:
+        c = node.coefficient
+        row = [(b, e) for b, e in node.factors if self.per_row(b)]
+        other = [(b, e) for b, e in node.factors if not self.per_row(b)]
+        if _is_lonely(row, other):
+            roots = (power(self._leaf(b), times) for b, times in (repeated(b, e) for b, e in row))
+            return mul(c, *roots, *(power(self.hoist(b), e) for b, e in other))
+        powers = [power(b, e) for b, e in row]
+        sums = [b for b, e in other if e == 1 and self._takes_row_factor(b)][:1] if powers else []
+        rest = [power(self._hoist(b, done), e) for b, e in other if b not in sums]
+        if sums:
+            return mul(self._hoist(distribute(mul(c, *powers), sums[0]), done), *rest)
+        return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
+
+    def _hoisted_sum(self, node: Add, done: dict[Expr, Expr]) -> Expr:
+        alone = [mul(c, t) for t, c in node.terms if self.per_row(t)]
+        rest = []
+        for term, c in node.terms:
+            if self.per_row(term):
+                continue
+            found = mul(c, self._hoist(term, done))
+            # (a factor of the row that went into a sum may have left more of the row beside it)
+            spread = isinstance(term, Mul) and isinstance(found, Add)
+            for part, k in terms(found) if spread else ((found, Fraction(1)),):
+                if part in self.leaves:
+                    alone.append(mul(k, self.leaves[part]))
+                else:
+                    rest.append(mul(k, part))
+        return add(*([self._leaf(add(*alone))] if alone else []), *rest)
 
     def _takes_row_factor(self, node: Expr) -> bool:
         """Whether a factor of the row is better multiplied into the terms of a sum: those that have a part of
