@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,10 +21,6 @@ from normgen.cli.options import (
     spec_argument,
 )
 from normgen.cli.sizes import BOTH
-
-if TYPE_CHECKING:
-    from normgen.cli.binaries import Shape
-    from normgen.codegen.compilation import Compilation
 
 TEXTS = ("module", "cu")
 BINARIES = ("ptx", "cubin", "header")
@@ -97,8 +93,9 @@ def compile_command(
     norm and imports only normgen.runtime. The same spec always gives the same text. With --size the module is
     short: it is for calls of one shape.
     """
-    from normgen.cli.binaries import Shape
-    from normgen.cli.outputs import module
+    from normgen.cli.binaries import Shape, binaries, header
+    from normgen.cli.one_shape import one_shape
+    from normgen.cli.outputs import cuda, module
     from normgen.cli.stages import checked, verifying
 
     files.require_directory(output)
@@ -112,12 +109,17 @@ def compile_command(
     source = read_spec(spec)
     compilation = cache(partial(checked, source, attrs))
     verify = not (check or no_verify)
-    made: tuple[files.Output, ...] = ()
-    for emit in dict.fromkeys(emits):
-        if emit == "module" and not shaped:
-            made += (module(source, attrs, compilation),)
-        else:
-            made += _made(emit, compilation(), shape, verify)
+
+    def outputs(emit: str) -> tuple[files.Output, ...]:
+        if emit == "header":
+            return (header(compilation().package, shape),)
+        if emit in BINARIES:
+            return binaries(compilation().package, emit, shape)
+        if emit == "cu":
+            return (cuda(compilation()),)
+        return (one_shape(compilation(), shape, verify) if shaped else module(source, attrs, compilation),)
+
+    made = tuple(chain.from_iterable(map(outputs, dict.fromkeys(emits))))
     verify = verify and not {*emits}.isdisjoint(("cu",) if shaped else TEXTS)
     if verify and (output == "-" or not files.up_to_date(made, Path(output))):
         from normgen.verify.texts import check_texts
@@ -131,19 +133,3 @@ def compile_command(
             click.get_current_context().exit(exits.FAULTS)
     else:
         files.write(made, Path(output), force)
-
-
-def _made(emit: str, compilation: Compilation, shape: Shape, verify: bool) -> tuple[files.Output, ...]:
-    """What is made of the kernels: their text, or something for one shape."""
-    from normgen.cli.binaries import binaries, header
-    from normgen.cli.one_shape import one_shape
-    from normgen.cli.outputs import cuda
-
-    match emit:
-        case "cu":
-            return (cuda(compilation),)
-        case "module":
-            return (one_shape(compilation, shape, verify=verify),)
-        case "header":
-            return (header(compilation.package, shape),)
-    return binaries(compilation.package, emit, shape)

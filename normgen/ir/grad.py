@@ -20,16 +20,7 @@ from normgen.ir.facts import is_finite
 from normgen.ir.limit import limited
 from normgen.ir.moved import refuse_moved
 from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
-from normgen.ir.program import (
-    Binding,
-    Definition,
-    Program,
-    Result,
-    Tensor,
-    dims_of,
-    made_of_cotangents,
-    value_of,
-)
+from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, made_of_cotangents, value_of
 from normgen.ir.reads import operands_read
 from normgen.ir.recover import transform, use_kept, without_stops
 from normgen.ir.show import show
@@ -72,13 +63,9 @@ def _backward(definition: Definition) -> Program:
         for name, e in zip(raw, exprs, strict=True)
     )
     means = ((name, as_mean(e)) for name, e in read_back)
-    return Program(
-        name=program.name,
-        doc=program.doc,
-        attrs=program.attrs,
-        axes=program.axes,
+    return replace(
+        _with_lets_of(exprs, program, image),
         operands=operands_read(definition, exprs),
-        bindings=_read_bindings(program, image, exprs),
         results=results,
         updates=(),
         notes=(*_repeated(program, image, exprs), *_zeros(results)),
@@ -86,13 +73,10 @@ def _backward(definition: Definition) -> Program:
     )
 
 
-def _read_bindings(
-    program: Program, image: Mapping[Expr, Expr], roots: Iterable[Expr]
-) -> tuple[Binding, ...]:
-    """The lets that the backward is made of."""
-    present = set(walk(*roots))
-    bindings = (replace(b, expr=image[b.expr]) for b in program.bindings)
-    return tuple(b for b in bindings if b.expr in present and children(b.expr))
+def _with_lets_of(roots: Iterable[Expr], program: Program, image: Mapping[Expr, Expr]) -> Program:
+    """The program with those lets alone that the backward is made of."""
+    present, lets = set(walk(*roots)), (replace(b, expr=image[b.expr]) for b in program.bindings)
+    return replace(program, bindings=tuple(b for b in lets if b.expr in present and children(b.expr)))
 
 
 def gradients(definition: Definition, cotangents: Mapping[str, str]) -> dict[str, Expr]:

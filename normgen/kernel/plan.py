@@ -6,12 +6,11 @@ in these words too, columns for one with what lies strided in the place of a row
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from normgen.ir.expr import Expr, Load, Reduce, round_to, walk
 from normgen.ir.nodes import Told
-from normgen.ir.program import Binding, Program, Result, Tensor
+from normgen.ir.program import Binding, Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.group import Group, Order
 from normgen.kernel.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
@@ -147,12 +146,6 @@ def operand_of(tensor: Tensor, kept: Order, inner: Order, pieces: Order = ()) ->
     )
 
 
-def _operands(
-    program: Program, names: Collection[str], kept: Order, inner: Order, pieces: Order = ()
-) -> tuple[Operand, ...]:
-    return tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in names)
-
-
 def as_stored(plan: KernelPlan) -> KernelPlan:
     """The plan with each result as it is rounded where something else is computed from that: what is stored
     is then that value, which need not be computed twice.
@@ -177,7 +170,11 @@ def kernel_plan(
     direct = tuple(r for r in group.results if r not in finals)
     roots = [r.expr for r in direct] + [c.value for c in columns]
     levels = levels_of(roots, frozenset(inner))
-    read, read_last = loads_below(roots, frozenset()), loads_below([r.expr for r in finals], known)
+
+    def operands_of(values: list[Expr], known: frozenset[Expr], pieces: Order = ()) -> tuple[Operand, ...]:
+        read = loads_below(values, known)
+        return tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in read)
+
     nodes = list(walk(*group.roots))
     told = tuple(n for n in nodes if isinstance(n, Told))
 
@@ -186,8 +183,8 @@ def kernel_plan(
         name=group.name,
         kept=kept,
         inner=inner,
-        operands=_operands(program, read, kept, inner, pieces),
-        final_operands=_operands(program, read_last, kept, inner),
+        operands=operands_of(roots, frozenset(), pieces),
+        final_operands=operands_of([r.expr for r in finals], known),
         levels=levels,
         results=direct,
         columns=columns,
@@ -202,7 +199,7 @@ def kernel_plan(
     )
 
 
-def _segment(kept: Order, columns: Iterable[Column]) -> Order:
+def _segment(kept: Order, columns: tuple[Column, ...]) -> Order:
     """The axes within which a block stays, since an accumulator has a value for each of them."""
     return tuple(a for a in kept if any(a in c.kept and not c.part for c in columns))
 

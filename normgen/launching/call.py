@@ -227,24 +227,25 @@ class Call:
         grid = grid if isinstance(grid, tuple) else (grid, 1, 1)
         wide = wide or any(p.kind == "size" and self.extents[p.axis] > INT_LIMIT for p in form.parameters)
         if any(map(gt, grid, _GRID)):
-            blocks, most = (" x ".join(map(str, each)) for each in (grid, _GRID))
+            blocks, most = map(" x ".join, (map(str, grid), map(str, _GRID)))
             raise TooLarge(f"{form.entry} needs a grid of {blocks} blocks, and a grid has at most {most}")
         if constants.get("LENGTH", 0) > INT_LIMIT:
             length = f"{constants['LENGTH']} elements"
             raise TooLarge(f"{form.entry} reduces over {length}, and the limit is {INT_LIMIT}")
         values, codes = self._arguments(form, own or {}, wide, far or ())
-        reading = {o.tensor for o in reads} | set(scratch[0])
-        writing = {o.tensor for o in writes} | set(scratch[1])
-        read, written = _touched(form.entry, values, reading, writing)
+        read, written = _touched(form.entry, values, reads, writes, scratch)
         text = listing(form.source)
         programmatic = self.device.programmatic and "PROGRAMMATIC" in text.names
         given: dict[str, int | bool | str] = {
             "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
             "offset_t": "long long" if wide or far is not None else "int",
             "index_t": "long long" if wide else "int",
+            **{o.element: self._element(o.tensor) for o in (*reads, *writes)},
+            **{name: self._element(tensor) for name, tensor in form.types},
             **{f"size_{axis_name(a)}": self.extents[a] for a in sizes},
             **constants,
-            **self._defined_by_arrays(form, reads, writes),
+            **{o.there: o.tensor in self.operands for o in reads},
+            **{o.wanted: o.tensor in self.operands for o in writes},
             "ACCUMULATE": self.binding.accumulate,
             "PROGRAMMATIC": programmatic,
         }
@@ -268,26 +269,11 @@ class Call:
         self, form: FormRecord, own: Mapping[tuple[str, str], int | Slot], wide: bool, far: Collection[str]
     ) -> tuple[list[int | float | Slot], str]:
         """The arguments of a launch, and the `struct` format of them."""
-        values: list[int | float | Slot] = []
-        codes = ""
-        for p in form.parameters:
-            value, code = self.argument(p, own, wide, far)
+        found = [(p, *self.argument(p, own, wide, far)) for p in form.parameters]
+        for p, value, code in found:
             if code == "i" and not isinstance(value, Slot) and not -(2**31) <= value < 2**31:
                 raise TooLarge(f"{form.entry} needs {value} as {p.meaning}, and takes 32-bit numbers")
-            values.append(value)
-            codes += code
-        return values, codes
-
-    def _defined_by_arrays(
-        self, form: FormRecord, reads: Iterable[OperandRecord], writes: Iterable[OperandRecord]
-    ) -> dict[str, str | bool]:
-        """The constants of a text that say what elements arrays have, and which arrays are there."""
-        return {
-            **{o.element: self._element(o.tensor) for o in (*reads, *writes)},
-            **{name: self._element(tensor) for name, tensor in form.types},
-            **{o.there: o.tensor in self.operands for o in reads},
-            **{o.wanted: o.tensor in self.operands for o in writes},
-        }
+        return [value for _, value, _ in found], "".join([code for *_, code in found])
 
     def _element(self, tensor: str) -> str:
         """The type of its elements in a text; of one that is not there any will do."""
@@ -296,9 +282,15 @@ class Call:
 
 
 def _touched(
-    entry: str, values: Iterable[int | float | Slot], reading: Set[str], writing: Set[str]
+    entry: str,
+    values: Iterable[int | float | Slot],
+    reads: Iterable[OperandRecord],
+    writes: Iterable[OperandRecord],
+    scratch: tuple[Iterable[str], Iterable[str]],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of the arrays that a launch may read and write those that are among its arguments."""
+    reading = {o.tensor for o in reads} | set(scratch[0])
+    writing = {o.tensor for o in writes} | set(scratch[1])
     touched = dict.fromkeys([v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"])
     assert touched.keys() <= reading | writing, f"{entry}: {touched.keys() - reading - writing}"
     return tuple([n for n in touched if n in reading]), tuple([n for n in touched if n in writing])

@@ -125,13 +125,10 @@ class ColumnsView:
         column_stores = [self._column_store(r, a) for r, a in results if not a.operand.inner]
         whole = [c for c in text.columns if not body.rates.per_row(c.column.reduce.arg)]
         body.finish(stored, whole, self._accumulate)
-        per_column = [c for c in text.columns if c not in whole]
-        column_sums = [(c.flag, c.name, body.row_value(c.column.reduce.arg)) for c in per_column]
-        phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
-        seen: set[str] = set()
-        for phase in phases:
-            phase["first_use"] = {v.value: v.value not in seen for v in phase["vectors"]}
-            seen.update(phase["first_use"])
+        column_sums = [
+            (c.flag, c.name, body.row_value(c.column.reduce.arg)) for c in text.columns if c not in whole
+        ]
+        *levels, final = self._phases()
         vectors = self.kinds["vector"]
         lay_out(vectors, "ITEMS")
         return {
@@ -152,8 +149,8 @@ class ColumnsView:
             "scalars": self.kinds["scalar"],
             "elements": self.kinds["element"] if self.form.holds else [],
             "prologue": self._by_rate([statement for _, statement in body.before]),
-            "levels": phases[:-1],
-            "final": phases[-1] | {"stores": stores, "column_stores": column_stores},
+            "levels": levels,
+            "final": final | {"stores": stores, "column_stores": column_stores},
             "columns": text.columns,
             "column_sums": column_sums,
             "held": body.held,
@@ -194,6 +191,14 @@ class ColumnsView:
             return f"if ({column.flag}) {column.name}_part += {value};"
         index = "[item]" if column.wide else ""
         return f"{self._counted}if ({column.flag} && live) {column.name}{index} += {value};"
+
+    def _phases(self) -> list[Context]:
+        phases = [self._phase(k, p) for k, p in enumerate(self.body.phases)]
+        seen: set[str] = set()
+        for phase in phases:
+            phase["first_use"] = {v.value: v.value not in seen for v in phase["vectors"]}
+            seen.update(phase["first_use"])
+        return phases
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None

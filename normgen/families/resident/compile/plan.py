@@ -24,7 +24,7 @@ blocks of its own: what one block would have to hand the others is no more than 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -105,6 +105,13 @@ class _Planner:
         if len(applying) != 1 or not _is_application(applying[0], self.statistics):
             raise self._misfit("has no operands that blocks could keep between two kernels")
         self.apply, self.others = applying[0], [p for p in rest if p is not applying[0]]
+        self.middle, self.results = self._by_others()
+
+    def _by_others(self) -> tuple[list[Result], list[Result]]:
+        """What the rest writes: temporaries, and results."""
+        written = [r for p in self.others for r in (*p.results, *p.finals)]
+        middle = [r for r in written if r.tensor.name in self.temporaries]
+        return middle, [r for r in written if r not in middle]
 
     def _misfit(self, why: str) -> Misfit:
         return Misfit(f"`{self.name}` {why}")
@@ -140,60 +147,62 @@ class _Planner:
         statistics, apply = self.statistics, self.apply
         sums: dict[Expr, Expr] = {c.reduce: leaf_of(c.reduce) for c in statistics.columns}
         first = {_load(r): rewrite(r.expr, sums) for r in statistics.finals}  # by what it is handed on as
-        written = [r for p in self.others for r in (*p.results, *p.finals)]
-        middle = [r for r in written if r.tensor.name in self.temporaries]
-        results = tuple(r for r in written if r not in middle)
         atoms = frozenset(sums.values())
-        left, folded, made = self._met(first, middle, atoms)
+        left, folded, made = self._met(first, atoms)
         late = frozenset(map(_load, made))
-        kept = [r for r in statistics.finals if r.tensor.name not in self.temporaries]
-        ends = tuple(replace(r, expr=first[_load(r)]) for r in kept)
-        columns = tuple(map(self._column, results))
+        finals = [replace(r, expr=first[_load(r)]) for r in statistics.finals]
+        ends = tuple(r for r in finals if r.tensor.name not in self.temporaries)
+        columns = tuple(map(self._column, self.results))
         shares = tuple(self._share(c, first, late, atoms) for c in columns)
         factors, applied = self._factored(late)
-        finals = [n for r in results for n in above([r.expr], frozenset(c.reduce for c in columns))]
+        accumulated = frozenset(c.reduce for c in columns)
+        loads = [n for r in self.results for n in above([r.expr], accumulated) if isinstance(n, Load)]
         values = [c.value for c in statistics.columns] + [r.expr for r in (*made, *ends, *applied)]
         used = self._operands([*values, *left, *shares, *factors.values()])
         whole = replace(
             apply,
             name=self.name,
             operands=tuple(o for o in used if o.tensor.name not in {*self.temporaries, *factors}),
-            final_operands=self._operands(n for n in finals if isinstance(n, Load)),
+            final_operands=self._operands(loads),
             results=applied,
             columns=columns,
-            finals=(*ends, *results),
+            finals=(*ends, *self.results),
             segment=statistics.segment,
         )
-        made_of = {_load(r): r.expr for r in middle} | first
+        made_of = {_load(r): r.expr for r in self.middle} | first
         made_of |= {leaf_of(c.reduce): c.value for c in statistics.columns}
-        needs = _needs((*apply.results, *ends, *results), made_of)
+        needs = _needs((*apply.results, *ends, *self.results), made_of)
         return ResidentPlan(
             whole, statistics, folded, left, made, ends, tuple(factors.items()), shares, needs
         )
 
     def _met(
-        self, first: Definitions, middle: list[Result], atoms: frozenset[Expr]
+        self, first: Definitions, atoms: frozenset[Expr]
     ) -> tuple[tuple[Expr, ...], Order, tuple[Result, ...]]:
         """What blocks leave, without which axes, and what is made of that."""
         known, later = dict(first), []
-        for r in middle:
+        for r in self.middle:
             known[_load(r)] = rewrite(r.expr, known)
             later.append(replace(r, expr=known[_load(r)]))
         found = dict.fromkeys(n for n in walk(*(r.expr for r in later)) if isinstance(n, Reduce))
-        over = {n.over for n in found}
-        folded = tuple(a for a in self.inner if any(a in axes for axes in over))
-        linear = all(n.op == "sum" and not n.window and degree(n.arg, atoms) == 1 for n in found)
-        if len(over) > 1 or not linear or self.inner[len(self.inner) - len(folded) :] != folded:
-            raise self._misfit("folds its sums in more than one way")
+        folded = self._folded(found, atoms)
         if found and set(above([r.expr for r in later], frozenset(found))) & atoms:
             raise self._misfit("makes values of groups from those of single elements")
-        written = (*self.apply.results, *(r for p in self.others for r in (*p.results, *p.finals)))
-        read = set(walk(*(r.expr for r in written if r not in middle)))
+        read = set(walk(*self.apply.roots, *(r.expr for r in self.results)))
         made = later or [replace(r, expr=first[_load(r)]) for r in self.statistics.finals if _load(r) in read]
         width = {*self.statistics.segment, *self.inner[: len(self.inner) - len(folded)]}
         if not made or any(r.tensor.axes != width for r in made):
             raise self._misfit("hands on more than what its groups have")
         return tuple(found) or tuple(leaf_of(c.reduce) for c in self.statistics.columns), folded, tuple(made)
+
+    def _folded(self, sums: Collection[Reduce], atoms: frozenset[Expr]) -> Order:
+        """The innermost axes of a row, over which these are."""
+        over = {n.over for n in sums}
+        folded = tuple(a for a in self.inner if any(a in axes for axes in over))
+        linear = all(n.op == "sum" and not n.window and degree(n.arg, atoms) == 1 for n in sums)
+        if len(over) > 1 or not linear or self.inner[len(self.inner) - len(folded) :] != folded:
+            raise self._misfit("folds its sums in more than one way")
+        return folded
 
     def _column(self, result: Result) -> Column:
         """The accumulator of a result that is a sum over all segments."""
@@ -272,9 +281,13 @@ def _is_statistics(plan: KernelPlan, temporaries: set[str]) -> bool:
     if columns[0].moments:
         whole = [o.tensor.axes == {*plan.kept, *plan.inner} for o in plan.operands] == [True]
         return len(columns) == 1 and whole and not (plan.segment and states)
-    space, handed_on = {*plan.segment, *plan.inner}, {r.tensor.name for r in plan.finals} <= temporaries
-    plain = all(c.op == "sum" and c.reduce.axes == space and not (c.folded or c.terms) for c in columns)
-    return plain and not states and (handed_on or not plan.segment)
+    handed_on = {r.tensor.name for r in plan.finals} <= temporaries
+    return _are_plain_sums(plan) and not states and (handed_on or not plan.segment)
+
+
+def _are_plain_sums(plan: KernelPlan) -> bool:
+    space = {*plan.segment, *plan.inner}
+    return all(c.op == "sum" and c.reduce.axes == space and not (c.folded or c.terms) for c in plan.columns)
 
 
 def _is_application(plan: KernelPlan, statistics: KernelPlan) -> bool:

@@ -42,19 +42,22 @@ class RowsView:
         self.scalars = [a for a in text.reads if not a.operand.inner and a.tensor != self.plan.channel]
         self.gathers = {a.tensor: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
-        for access in (*wide, *self.parts):
-            access.at = "item"
-        # (a slice is loaded once, and lies in one part of its row as a rule: each pass loads one element)
-        for access in self.parts if form.slices else ():
-            access.at = "0"
-        for access in self.parts:
-            access.part = f"{access.value}_part" if form.stored else f"{access.value}_parts[{access.at}]"
+        self._address()
         # of operands that rows share every element is loaded before the first row
         self.holds_parts = form.holds_parts(self.plan)
         self.finishes = form.finishes and finishes(self.plan)
         self.finals = [text.result(r) for r in self.plan.finals] if self.finishes else []
+
+    def _address(self) -> None:
+        """Where the elements of operands are, and which threads write states."""
+        for access in self.vectors.values():
+            access.at = "item"
+        for access in self.parts:
+            # (a slice is loaded once, and lies in one part of its row as a rule: each pass loads one element)
+            access.at = "0" if self.form.slices else "item"
+            access.part = f"{access.value}_part" if self.form.stored else f"{access.value}_parts[{access.at}]"
         for state in (a for a in self.scalars if a.updated):
-            # who writes it; of rows in pieces nothing else is made of it
+            # (of rows in pieces nothing else is made of it)
             state.reader = "live && lane == 0" if self.plan.pieces else "live"
 
     def record(self) -> FormRecord:
@@ -76,51 +79,14 @@ class RowsView:
         stored = [(r.expr, a) for r, a in results if a.operand.inner]
         stores = [store_of(text, access) for _, access in stored]
         row_stores = [store_of(text, a, body.row_value(r.expr)) for r, a in results if not a.operand.inner]
-        per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
-        apart = {
-            c.name: body.sums.part_value(c.column, body.row_value)
-            for c in text.columns
-            if c.part and c.column.terms
-        }
-        largest = [c for c in text.columns if not c.part and c.column.terms]
-        columns = [c for c in text.columns if c not in per_row + largest and c.name not in apart]
-        beyond = "Layout::beyond(item, column + i)" if self.form is PIPELINE or self.form.stored else ""
-        body.finish(stored, columns, lambda column, value: column.element(value, self.form.stored, beyond))
-        row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
-        row_columns += [
-            c.element(body.sums.largest_value(c.column, body.row_value), self.form.stored) for c in largest
-        ]
-        declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form.stored)]
-        moments = [c for c in columns if c.op == "moments"]
-        row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
-        row_columns += self.partial.left(apart)
-        phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
-        for k, phase in enumerate(phases):
-            users = [[v.value for v in (*p["vectors"], *p["after_vectors"])] for p in phases]
-            phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
-            phase["reused"] = {v: any(v in u for u in users[k + 1 :]) for v in users[k]}
-            phase["staged"] = self._staged(phases[:k], users[k])
+        taken = self._taken(stored)
+        phases = self._phases()
         phases[-1] |= {"stores": stores, "row_stores": row_stores}
         streamed = self._streamed(phases)
-        tagging = self.form.tags(self.plan) and tags(self.plan)
-        for v in self.vectors.values():
-            v.shelved = v in streamed and self.form.slices
-            v.staged_in = v in streamed and self.form not in (BATCH, ROW_TILE) and not v.shelved
-            v.repacked = v.walks or self.form.one_shot
-            v.in_pieces = bool(self.plan.pieces)
-            v.tags = tagging and v.walks
-            if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
-                v.single, v.at = True, "0"
-            # (where a vector of a row in pieces is, is only known when rows are loaded)
-            v.late = self.form.late and not v.in_pieces
-            # (in-place results may lie over what has elements of each row, or of the only one)
-            v.reader = "live" if self.form is REGISTERS and (v.walks or v.once) else ""
+        self._settle_vectors(streamed)
         lay_out(streamed, "SLOTS", "SPARE" if self.form.spare else "")
-        slice_bytes = [f"{v.present}int(sizeof({v.type}))" for v in streamed]
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
-        sums = all(c.op == "sum" for c in text.columns)
-        accumulators = [replace(c, result=self._result(c)) for c in text.columns]
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
             "flags": text.flags(text.reads) | self._ones(),
@@ -135,38 +101,101 @@ class RowsView:
             "folded": lengths_of(self.plan.folded),
             "holds_parts": self.holds_parts,
             "segment_digits": text.segment_digits,
-            "vectors": list(self.vectors.values()),
             "streamed": streamed,
-            "slice_bytes": slice_bytes,
-            "tagged": [v for v in self.vectors.values() if v.tags],
-            "earlier": {v.value: _of_row("earlier", v.offset) for v in self.vectors.values() if v.tags},
-            "shared": [v for v in self.vectors.values() if not v.walks],
-            "row_scalars": self.scalars,
-            "shared_scalars": [a for a in self.scalars if not a.walks],
-            "walked_scalars": [a for a in self.scalars if a.walks],
-            "row_parts": self.parts,
-            "shared_parts": [a for a in self.parts if not a.walks],
-            "walked_parts": [a for a in self.parts if a.walks],
+            "slice_bytes": [f"{v.present}int(sizeof({v.type}))" for v in streamed],
+            **self._operands(),
             "prologue": fixed + (moving if self.form.one_shot else []),
             "row_prologue": moving,
             "levels": phases[:-1],
             "left": sum(left(self.plan)),
             "final": phases[-1],
             "finishes": self.finishes,
-            "columns": accumulators,
-            "stored": [c for c in accumulators if self.form.stored and c.wide and c.op != "moments"],
-            "declarations": declared + self.partial.declared,
-            "vector_columns": [c for c in moments if not c.wide],
-            "of_vector": ", Layout::elements_of(item, column)" if beyond else "",
-            "gathered": any(c.op != "moments" for c in text.columns),
-            "parts": any(c.op == "moments" and c.wide for c in text.columns),
-            "called": "column sum" if sums else "accumulator",
-            "combined": "added" if sums else "combined",
-            "merged": any(c.op == "moments" and not c.wide for c in text.columns),
-            "row_columns": row_columns,
+            **taken,
+            **self._accumulators(),
             "held": body.held,
             "rounded": list(body.rounded.values()),
         }
+
+    def _operands(self) -> Context:
+        """The operands, by whether each row has its own."""
+        vectors = list(self.vectors.values())
+        found: Context = {"vectors": vectors, "shared": [v for v in vectors if not v.walks]}
+        for kind, accesses in (("scalars", self.scalars), ("parts", self.parts)):
+            found[f"row_{kind}"] = accesses
+            found[f"shared_{kind}"] = [a for a in accesses if not a.walks]
+            found[f"walked_{kind}"] = [a for a in accesses if a.walks]
+        tagged = [v for v in vectors if v.tags]
+        return found | {"tagged": tagged, "earlier": {v.value: _of_row("earlier", v.offset) for v in tagged}}
+
+    def _settle_vectors(self, streamed: list[Access]) -> None:
+        """How each operand of whole rows is loaded and kept."""
+        plan, form = self.plan, self.form
+        tagging = form.tags(plan) and tags(plan)
+        for v in self.vectors.values():
+            v.shelved = v in streamed and form.slices
+            v.staged_in = v in streamed and form not in (BATCH, ROW_TILE) and not v.shelved
+            v.repacked = v.walks or form.one_shot
+            v.in_pieces = bool(plan.pieces)
+            v.tags = tagging and v.walks
+            if plan.adds_pieces and not set(plan.pieces) & set(v.operand.kept):
+                v.single, v.at = True, "0"
+            # (where a vector of a row in pieces is, is only known when rows are loaded)
+            v.late = form.late and not v.in_pieces
+            # (in-place results may lie over what has elements of each row, or of the only one)
+            v.reader = "live" if form is REGISTERS and (v.walks or v.once) else ""
+
+    def _divided(self) -> tuple[list[ColumnText], ...]:
+        """Accumulators of rows; of parts of rows, and of rows, whose sums are there already; of elements."""
+        columns = self.text.columns
+        per_row = [c for c in columns if self.body.rates.per_row(c.column.value)]
+        of_sums = [c for c in columns if c.column.terms]
+        parts, rows = [c for c in of_sums if c.part], [c for c in of_sums if not c.part]
+        return per_row, parts, rows, [c for c in columns if c not in per_row + of_sums]
+
+    def _taken(self, stored: list[tuple[Expr, Access]]) -> Context:
+        """How accumulators take in elements, rows, and parts of them, with the last pass over elements."""
+        body, in_memory = self.body, self.form.stored
+        per_row, parts, rows, of_elements = self._divided()
+        apart = {c.name: body.sums.part_value(c.column, body.row_value) for c in parts}
+        beyond = "Layout::beyond(item, column + i)" if self.form is PIPELINE or in_memory else ""
+        body.finish(stored, of_elements, lambda column, value: column.element(value, in_memory, beyond))
+        row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
+        row_columns += [c.element(body.sums.largest_value(c.column, body.row_value), in_memory) for c in rows]
+        declared = [s for c in self.text.columns if c not in parts for s in c.declared(in_memory)]
+        moments = [c for c in of_elements if c.op == "moments"]
+        row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
+        return {
+            "row_columns": row_columns + self.partial.left(apart),
+            "declarations": declared + self.partial.declared,
+            "vector_columns": [c for c in moments if not c.wide],
+            "of_vector": ", Layout::elements_of(item, column)" if beyond else "",
+        }
+
+    def _accumulators(self) -> Context:
+        """What accumulators are, and what the text calls them."""
+        columns = [replace(c, result=self._result(c)) for c in self.text.columns]
+        moments = [c for c in columns if c.op == "moments"]
+        others = [c for c in columns if c.op != "moments"]
+        sums = all(c.op == "sum" for c in columns)
+        return {
+            "columns": columns,
+            "stored": [c for c in others if self.form.stored and c.wide],
+            "called": "column sum" if sums else "accumulator",
+            "combined": "added" if sums else "combined",
+            "gathered": bool(others),
+            "parts": any(c.wide for c in moments),
+            "merged": any(not c.wide for c in moments),
+        }
+
+    def _phases(self) -> list[Context]:
+        """The passes, each with what others before and after it load."""
+        phases = [self._phase(k, p) for k, p in enumerate(self.body.phases)]
+        for k, phase in enumerate(phases):
+            users = [[v.value for v in (*p["vectors"], *p["after_vectors"])] for p in phases]
+            phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
+            phase["reused"] = {v: any(v in u for u in users[k + 1 :]) for v in users[k]}
+            phase["staged"] = self._staged(phases[:k], users[k])
+        return phases
 
     def _result(self, column: ColumnText) -> Context | None:
         """How the result that an accumulator is is stored, where this form may do that."""
@@ -198,29 +227,29 @@ class RowsView:
         return bool(node.axes & set(self.text.walk))
 
     def _phase(self, k: int, phase: Phase) -> Context:
-        level = self.body.levels[k] if k < len(self.body.levels) else None
         gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
-        # (what is kept for later passes is computed in any case)
-        guard = "" if level is None or phase.packed else self.text.guard(level)
+        parts = [a for a in gathers if a.span]
         parted = bool(self.body.sums.parts) and k + 1 == len(self.body.levels)
         return vars(phase) | {
             "comments": self.body.heading(k),
             "unpacked": [self.body.rounded[t] for t in phase.loads if t in self.body.rounded],
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
-            "parts": [a for a in gathers if a.span],
-            "late_parts": [
-                a for a in gathers if a.span and (self.form.slices or (a.walks and self.form is PIPELINE))
-            ],
+            "parts": parts,
+            "late_parts": [a for a in parts if self.form.slices or (a.walks and self.form is PIPELINE)],
             "cooperative": self.form.slices,
             "left": sum(left(self.plan)[:k]),
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "after_vectors": [self.vectors[t] for t in phase.after_loads],
-            "guard": guard,
+            "guard": self._guard(k, phase),
             # (what it adds up of parts of rows is wanted without its sums too)
             "parted": parted,
             "runs": self.partial.runs if parted else [],
         }
+
+    def _guard(self, k: int, phase: Phase) -> str:
+        """When a pass is made. (What is kept for later passes is computed in any case.)"""
+        return "" if k == len(self.body.levels) or phase.packed else self.text.guard(self.body.levels[k])
 
     def _is_whole(self, access: Access) -> bool:
         """Whether every vector lies in one element's share of the row, as where parts of it are summed."""

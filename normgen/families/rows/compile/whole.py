@@ -52,23 +52,30 @@ def rows_in_pieces(group: Group) -> Rows:
     contiguous = trailing(order, row)
     pieces = inner[: len(inner) - len(contiguous)]
     rows = _parted(group, kept, inner)
-    roots, across = rows.group.roots, [c.reduce for c in rows.columns]
-    loads = [n.axes & row for n in walk(*roots) if isinstance(n, Load)]
-    stored = [r.tensor.axes & row for r in rows.group.results if not set(across) & set(walk(r.expr))]
     if (
         not kept
         or not contiguous
         or not pieces
-        or any(n.window for n in reductions(*roots))
-        or any(n.over & row != set(pieces) for n in across)
+        or not _comes_in(rows, frozenset(pieces), frozenset(contiguous))
         or not _adds_up(rows)
-        or any(each not in (frozenset(), frozenset(contiguous), row) for each in loads)
-        or any(each not in (frozenset(), row) for each in stored)
         or any(r.tensor.role == "state" and r.tensor.axes != set(kept) for r in group.results)
         or _states_read(group)
     ):
         raise group.misfit("has no rows in pieces")
     return replace(rows, pieces=pieces)
+
+
+def _comes_in(rows: Rows, pieces: Axes, contiguous: Axes) -> bool:
+    """Whether accumulators add up whole pieces, operands have pieces or rows whole, and results rows."""
+    across, roots = {c.reduce for c in rows.columns}, rows.group.roots
+    loads = {n.axes & rows.row for n in walk(*roots) if isinstance(n, Load)}
+    stored = {r.tensor.axes & rows.row for r in rows.group.results if across.isdisjoint(walk(r.expr))}
+    return (
+        not any(n.window for n in reductions(*roots))
+        and all(n.over & rows.row == pieces for n in across)
+        and loads <= {frozenset(), contiguous, rows.row}
+        and stored <= {frozenset(), rows.row}
+    )
 
 
 def _parted(group: Group, kept: Order, inner: Order) -> Rows:

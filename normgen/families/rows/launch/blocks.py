@@ -46,13 +46,7 @@ class RowBlocks:
         self.segments = 1 if form.across_segments else call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
-        # vectors side by side that are summed together, and how many such runs a part of a row has
-        span = call.size(kernel.inside)
-        in_runs = bool(kernel.part) and not kernel.adds_pieces
-        self.run = gcd(span // schedule.vector, min(32, schedule.team)) if in_runs else 0
-        self.runs = span // (self.run * schedule.vector) if in_runs else 0
-        if kernel.adds_pieces:  # each block leaves what it has of all pieces
-            self.runs = schedule.cluster
+        self.run, self.runs = self._runs()
         # a cluster goes from one segment to the next, with the rows to come on their way
         self.walks = bool(kernel.segment) and form.in_order and schedule.cluster > 1
         able = kernel.finishes and form.finishes and call.aligned(call.present(kernel.finals))
@@ -61,21 +55,39 @@ class RowBlocks:
         together = schedule.together(call.device.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.partials = self.rows * self.runs if kernel.part else self.blocks
-        several = schedule.members > 1
-        meeting, apart = several and form.meets, several and form.streams
-        self.launches = kernel.launches if apart else 1
+        self.launches, self.words, self.published = self._exchanged()
         self.finishes = able and self.partials == 1
         self.leaves = not self.finishes or (form.streams and self.rows > 1)
-        self.words = self.blocks * words_of(schedule.members) if meeting else 0
-        left = kernel.left * self.rows * self.segments if apart else 0
-        self.published = schedule.members * (self.blocks * kernel.cooperative if meeting else left)
+
+        self.far = not kernel.pieces and (paired or self._always_far())
+        self.wide = any(each >= INT_LIMIT for each in self._reaches()) if wide is None else wide
+
+    def _runs(self) -> tuple[int, int]:
+        """Vectors side by side that are summed together, and how many such runs a part of a row has."""
+        kernel, s = self.kernel, self.schedule
+        if kernel.adds_pieces:  # each block leaves what it has of all pieces
+            return 0, s.cluster
+        if not kernel.part:
+            return 0, 0
+        vectors = self.call.size(kernel.inside) // s.vector
+        run = gcd(vectors, min(32, s.team))
+        return run, vectors // run
+
+    def _exchanged(self) -> tuple[int, int, int]:
+        """Launches of the kernel, and words and floats by which the blocks of a row exchange."""
+        kernel, members, form = self.kernel, self.schedule.members, self.form
+        if members > 1 and form.meets:
+            return 1, self.blocks * words_of(members), members * self.blocks * kernel.cooperative
+        if members > 1 and form.streams:
+            return kernel.launches, 0, members * kernel.left * self.rows * self.segments
+        return 1, 0, 0
+
+    def _always_far(self) -> bool:
+        """Whether row offsets have 64 bits in any case."""
         by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
         # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
-        full = schedule.late and kernel.moments and schedule.cluster == 1
-        always = form.far and not full
-        paired = paired or always or by_segment
-        self.far = paired and not kernel.pieces
-        self.wide = any(each >= INT_LIMIT for each in self._reaches()) if wide is None else wide
+        full = self.schedule.late and self.kernel.moments and self.schedule.cluster == 1
+        return by_segment or (self.form.far and not full)
 
     def partials_of(self, column: AccumulatorRecord) -> tuple[int, int]:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""

@@ -43,7 +43,7 @@ def settle(kernel: RowsRecord, call: Call, s: RowSchedule) -> RowSchedule | Supp
 
 def legal(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Support:
     """The candidate with what is estimated filled in, or why rows of this shape cannot run so."""
-    if why := _unlike(s, shape) or _undivided(s, shape):
+    if why := _unlike(s, shape) or _not_teams(s, shape) or _undivided(s, shape):
         return refused(why)
     return fit(s, shape, device)
 
@@ -112,8 +112,8 @@ def _unlike(s: RowSchedule, shape: RowShape) -> str:
     return ""
 
 
-def _undivided(s: RowSchedule, shape: RowShape) -> str:
-    """Why a row is not divided among threads as a schedule says, if it is not."""
+def _not_teams(s: RowSchedule, shape: RowShape) -> str:
+    """Why blocks do not have thread groups as a schedule says, if they do not."""
     form, several = form_of(s), s.cluster * s.members
     if min(s.team, s.teams, s.items, s.vector, s.batch, several) < 1 or s.team % several:
         return "a row has no such part"
@@ -131,11 +131,13 @@ def _undivided(s: RowSchedule, shape: RowShape) -> str:
         return "rows that a block moves together have no more than a warp each"
     if form.streams and (s.teams > 1 or s.team <= WARP):
         return "a block has a row, or a part of one, with several warps"
-    if (
-        s.form == "pipeline"
-        and s.cluster > 1
-        and (not shape.exchanges or shape.narrow_moments or shape.folded)
-    ):
+    return ""
+
+
+def _undivided(s: RowSchedule, shape: RowShape) -> str:
+    """Why a row is not divided among threads as a schedule says, if it is not."""
+    form, whole = form_of(s), shape.exchanges and not (shape.narrow_moments or shape.folded)
+    if s.form == "pipeline" and s.cluster > 1 and not whole:
         return "what is accumulated takes whole rows in each block"
     vectors = -(-shape.length // s.vector)
     least = -(-vectors // s.team)

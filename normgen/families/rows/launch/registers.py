@@ -29,10 +29,6 @@ def of_held(s: RowSchedule, shape: RowShape, device: Machine) -> int:
     """Of rows in registers."""
     elements = _in_registers(s) * s.vector
     walked, shared = held_bytes(s, shape) / 4, elements * shape.shared / 4
-    even = s.elements * s.team == shape.length and not s.team & (s.team - 1)
-    ends = 0.0 if even or shape.piece else 8.0
-    if s.realigned:  # the word after each vector; 2-byte elements have room for it when they are unpacked
-        ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
     functions = 8 if shape.functions or shape.quantises else 0
     unpacking = 0 if shape.whole else 0.3 * walked
     row = max(walked + unpacking, elements * shape.held)
@@ -47,8 +43,16 @@ def of_held(s: RowSchedule, shape: RowShape, device: Machine) -> int:
             return _round8(row + (16 if device.fitted else 40))
         # what is kept does not take the row's place there where more is computed of it
         row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
-    row = 24 + row + parts + beside + ends + functions
+    row = 24 + row + parts + beside + _ends(s, shape, walked) + functions
     return _round8(max(row, 32 + elements if s.realigned else 0) + _crowded(s, shape, elements, device))
+
+
+def _ends(s: RowSchedule, shape: RowShape, walked: float) -> float:
+    """Registers for where rows in registers begin and end."""
+    if s.realigned:  # the word after each vector; 2-byte elements have room for it when they are unpacked
+        return walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
+    even = s.elements * s.team == shape.length and not s.team & (s.team - 1)
+    return 0 if even or shape.piece else 8
 
 
 def of_batch(s: RowSchedule, shape: RowShape, device: Machine) -> int:

@@ -215,10 +215,15 @@ def _neighbours(s: RowSchedule, shape: RowShape, forms: Sequence[str]) -> Iterat
         for teams in (s.teams // 2, 2 * s.teams):
             if teams and s.team * teams % WARP == 0 and s.team * teams <= 512:
                 yield replace(free, teams=teams)
-    if not form.pipelined:
-        if s.form == "registers" and "pipeline" in forms and not (s.cluster > 1 and shape.narrow_moments):
-            yield replace(free, form="pipeline")
-        return
+    if form.pipelined:
+        yield from _pipelined_neighbours(s, free, shape, forms)
+    elif s.form == "registers" and "pipeline" in forms and not (s.cluster > 1 and shape.narrow_moments):
+        yield replace(free, form="pipeline")
+
+
+def _pipelined_neighbours(
+    s: RowSchedule, free: RowSchedule, shape: RowShape, forms: Sequence[str]
+) -> Iterator[RowSchedule]:
     whole = s.team % WARP == 0 or s.team & (s.team - 1) == 0
     if s.form == "pipeline" and "registers" in forms and whole and not (s.places or shape.columns):
         yield replace(free, form="registers", reload=False, bulk=False)

@@ -124,19 +124,21 @@ class TilesText(KernelText):
     def _straight(self, accesses: list[TileAccess]) -> list[TileAccess]:
         return [a for a in accesses if a.operand.inner == self.tiles.columns]
 
-    def _varies(self, axes: Order | frozenset[str], over: Order) -> bool:
-        return bool(set(axes) & set(over))
+    @staticmethod
+    def _divided(accesses: list[TileAccess], over: Order) -> tuple[list[TileAccess], list[TileAccess]]:
+        """Those that vary over these axes, and the others."""
+        varying = [a for a in accesses if not set(over).isdisjoint(a.operand.kept)]
+        return varying, [a for a in accesses if a not in varying]
 
     # -------------------------------------------------------------------------------------------- context
 
     def context(self) -> Context:
         plan = self.tiles
-        single = [a for a in self.inputs if not a.operand.inner]
-        gathers = [a for a in single if self._varies(a.operand.kept, plan.columns)]
-        scalars = [a for a in single if a not in gathers]
-        straight = self._straight(self.inputs)
+        gathers, scalars = self._divided([a for a in self.inputs if not a.operand.inner], plan.columns)
+        row_scalars, block_scalars = self._divided(scalars, plan.rows)
+        lines, common = self._divided(self._straight(self.inputs), plan.rows)
         body, statements = self._body()
-        row_values = [(s, self._varies(node.axes, plan.rows)) for node, s in body.before]
+        row_values = [(s, not node.axes.isdisjoint(plan.rows)) for node, s in body.before]
         return {
             "width": " * ".join(f"index_t(size_{axis_name(a)})" for a in plan.columns),
             "batch_digits": digits_of(plan.batch, "batch", always=True),
@@ -145,11 +147,11 @@ class TilesText(KernelText):
             "turned_reads": self._turned(self.inputs),
             "turned_writes": self._turned(self.outputs),
             "straight_writes": self._straight(self.outputs),
-            "lines": [a for a in straight if self._varies(a.operand.kept, plan.rows)],
-            "common": [a for a in straight if not self._varies(a.operand.kept, plan.rows)],
+            "lines": lines,
+            "common": common,
             "gathers": gathers,
-            "row_scalars": [a for a in scalars if self._varies(a.operand.kept, plan.rows)],
-            "block_scalars": [a for a in scalars if not self._varies(a.operand.kept, plan.rows)],
+            "row_scalars": row_scalars,
+            "block_scalars": block_scalars,
             "block_values": [s for s, by_row in row_values if not by_row],
             "row_values": [s for s, by_row in row_values if by_row],
             "statements": statements,
