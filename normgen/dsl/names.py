@@ -233,14 +233,11 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
     if called.axes is None:
         called = Signature(bool(node.over), 1 if node.over else called.parameters)
     faults = []
-    if node.over and not called.axes:
-        message = f"`{word}` is elementwise and takes no axes"
-        faults.append(
-            Diagnostic("arguments", message, (Label(node.span),), (f"write `{_example(word, names)}`",))
-        )
-    elif called.axes and not node.over:
-        help = f"name the axes, as in `{word}[{_axis(names)}](...)`"
-        faults.append(Diagnostic("arguments", f"`{word}` needs axes", (Label(node.span),), (help,)))
+    if bool(node.over) != called.axes:
+        message, help = f"`{word}` needs axes", f"name the axes, as in `{word}[{_axis(names)}](...)`"
+        if node.over:
+            message, help = f"`{word}` is elementwise and takes no axes", f"write `{_example(word, names)}`"
+        faults.append(Diagnostic("arguments", message, (Label(node.span),), (help,)))
     if len(node.arguments) != called.parameters:
         count = "one argument" if called.parameters == 1 else f"{called.parameters} arguments"
         message = f"`{word}` takes {count}, not {len(node.arguments)}"
@@ -338,15 +335,15 @@ def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
     name, faults = function.name, []
     if fault := reserved(name):
         faults.append(fault)
+    message, help = "", "choose another name"
     if name.text == "size":
         message = f"`{name.text}` is part of the language and cannot be redefined"
-        faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
     elif name.text in scope.own:
         message = f"function `{name.text}` is already defined"
-        faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
     elif name.text in scope.called and (built_in(name.text) or name.text in scope.functions):
         message = f"`{name.text}` is defined after a call of the function that it replaces"
         help = "define it above its first call, or choose another name"
+    if message:
         faults.append(Diagnostic("name", message, (Label(name.span),), (help,)))
     parameters: dict[str, Span] = {}
     for parameter in function.parameters:
