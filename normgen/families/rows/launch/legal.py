@@ -18,7 +18,7 @@ from normgen.families.rows.launch.fitting import (
     no_room,
     refused,
 )
-from normgen.families.rows.launch.forms import FORMS, form_of
+from normgen.families.rows.launch.forms import FORMS, Form, form_of
 from normgen.families.rows.launch.registers import held_bytes
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
@@ -43,7 +43,8 @@ def settle(kernel: RowsRecord, call: Call, s: RowSchedule) -> RowSchedule | Supp
 
 def legal(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Support:
     """The candidate with what is estimated filled in, or why rows of this shape cannot run so."""
-    if why := _unlike(s, shape) or _not_teams(s, shape) or _undivided(s, shape):
+    form = form_of(s)
+    if why := _unlike(s, shape, form) or _not_teams(s, shape, form) or _undivided(s, shape, form):
         return refused(why)
     return fit(s, shape, device)
 
@@ -93,9 +94,8 @@ _PLACES = 4  # of a thread for each vector that it would need to have
 _WHOLE = ("pipeline", "batch")  # forms whose thread groups need not be warps, or a power of two of lanes
 
 
-def _unlike(s: RowSchedule, shape: RowShape) -> str:
+def _unlike(s: RowSchedule, shape: RowShape, form: Form) -> str:
     """Why a schedule is not one of its form, for such rows, if it is not."""
-    form = form_of(s)
     for name in _OF_SOME:
         if name not in form.knobs and getattr(s, name) != _DEFAULTS[name]:
             return f"{s.form} has no {name}"
@@ -112,9 +112,9 @@ def _unlike(s: RowSchedule, shape: RowShape) -> str:
     return ""
 
 
-def _not_teams(s: RowSchedule, shape: RowShape) -> str:
+def _not_teams(s: RowSchedule, shape: RowShape, form: Form) -> str:
     """Why blocks do not have thread groups as a schedule says, if they do not."""
-    form, several = form_of(s), s.cluster * s.members
+    several = s.cluster * s.members
     if min(s.team, s.teams, s.items, s.vector, s.batch, several) < 1 or s.team % several:
         return "a row has no such part"
     if s.threads % WARP or not s.threads:
@@ -134,9 +134,9 @@ def _not_teams(s: RowSchedule, shape: RowShape) -> str:
     return ""
 
 
-def _undivided(s: RowSchedule, shape: RowShape) -> str:
+def _undivided(s: RowSchedule, shape: RowShape, form: Form) -> str:
     """Why a row is not divided among threads as a schedule says, if it is not."""
-    form, whole = form_of(s), shape.exchanges and not (shape.narrow_moments or shape.folded)
+    whole = shape.exchanges and not (shape.narrow_moments or shape.folded)
     if s.form == "pipeline" and s.cluster > 1 and not whole:
         return "what is accumulated takes whole rows in each block"
     vectors = -(-shape.length // s.vector)
