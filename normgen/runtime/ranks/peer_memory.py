@@ -1,8 +1,7 @@
-"""Exchanges by words in peers' memory: launches of the kernels that make them, and what ranks must know of
-each other's buffers (`templates/ranks/peer_memory.cu`).
+"""Exchanges through peer memory: the launches of their kernels (`templates/ranks/peer_memory.cu`), and what
+ranks must know of each other's buffers.
 
-It takes ranks that can store into each other's memory: those of one node. How they come to buffers is for
-those who know a library that has them.
+Each rank stores into the memory of its peers, which all have to be on its node. Callers allocate the buffers.
 """
 
 from __future__ import annotations

@@ -157,13 +157,13 @@ class ProcessRanks:
     def summed(self, part: torch.Tensor) -> torch.Tensor | None:
         """The sum of what all ranks give, contiguous and of the same shape and type: added up in float32, in
         the order of ranks, and rounded once. None where words in peers' memory do not go, or are too many."""
-        words = self._by_words(part)
+        words = self._by_peer_memory(part)
         return words.sum(part) if words else None
 
     def tells_within(self, like: torch.Tensor) -> bool:
         """Whether kernels on the device of this tensor may exchange words themselves. All ranks of a group
         ask in the same exchange where it is open what exchanges."""
-        return self._by_words(like) is not None and wish() in (AUTO, IN_KERNEL)
+        return self._by_peer_memory(like) is not None and wish() in (AUTO, IN_KERNEL)
 
     @property
     def machine(self) -> Machine:
@@ -181,7 +181,7 @@ class ProcessRanks:
         return self._peer_memory.channel(words) if self._peer_memory is not None else None
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        words = self._by_words(tensor) if tensor.dtype == torch.float32 else None
+        words = self._by_peer_memory(tensor) if tensor.dtype == torch.float32 else None
         found = words.gather(tensor.reshape(-1)) if words else None
         if found is not None:
             return found.view(self.size, *tensor.shape)
@@ -191,8 +191,8 @@ class ProcessRanks:
                 private.all_gather(made, tensor.reshape(-1), group=self.group)
         return made.view(self.size, *tensor.shape)
 
-    def _by_words(self, tensor: torch.Tensor) -> PeerMemory | None:
-        """What exchanges tensors that lie where this one does, by words; None where nothing does."""
+    def _by_peer_memory(self, tensor: torch.Tensor) -> PeerMemory | None:
+        """The peer memory for tensors on the device of this one; None where ranks use none."""
         if tensor.device.type not in TRANSPORTS:
             self._on_host = True
             return None

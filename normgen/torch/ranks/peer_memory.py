@@ -1,4 +1,4 @@
-"""Exchanges of a group by words in peers' memory: its buffers, and which of them a call takes."""
+"""Exchanges of a group through peer memory: its buffers, and which of them a call uses."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ _COUNTING = new_lock()
 
 
 class Unfit(Exception):
-    """Memory of peers is not to be had, for the reason that the text tells."""
+    """Ranks cannot use peer memory; the text says why."""
 
 
 class PeerMemory:
     """Exchanges between the ranks of a group, each on a device of its own.
 
-    Exchanges outside graphs go by one channel, in the order in which all ranks make them, on whatever
-    streams. A CUDA graph has a channel of its own, so that it may be replayed while there are others. It is
-    made before graphs are, when calls outside need a buffer: while a graph is captured there can be none.
-    Buffers live as long as the process, since graphs do.
+    All exchanges outside graphs use one channel, in the same order on all ranks, on any stream. Each CUDA
+    graph has its own channel, so that it can be replayed beside other exchanges. Calls outside graphs
+    allocate these channels in advance, because nothing can be allocated while a graph is captured. Buffers
+    live as long as the process, because graphs may.
 
-    Kernels that wait for peers hold their places on the device. Those of all groups of a process may together
-    hold half of them, so that two of each group find room at the same time, and others beside them.
+    A kernel that waits for peers occupies multiprocessors. The waiting kernels of all groups of a process may
+    occupy half of the device: two of each group then run at the same time, and other kernels beside them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Devices on which ranks can store into each other's memory, as PyTorch has them."""
+"""Devices that can store into the memory of their peers, by PyTorch's symmetric memory."""
 
 from __future__ import annotations
 
