@@ -7,78 +7,21 @@ between one block per row and as many as are resident, there are several cases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import cast
+from typing import Any
 
-from normgen.dtypes import DTYPES
 from normgen.launching.call import INT_LIMIT
-from normgen.launching.formula import Formula
-from normgen.launching.launch import Binding, Launch, LaunchPlan, Slot, resized
-from normgen.launching.limits import Limits, joined, limits_of
+from normgen.launching.case import Case, traced
+from normgen.launching.launch import Binding, Launch, LaunchPlan, resized
+from normgen.launching.limits import joined
 from normgen.launching.machine import Machine
-from normgen.launching.tracing import Trace, formula_of
 from normgen.package.direction import Direction
-from normgen.package.operands import Parameter
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import Choice, chosen, fastest
 
 MOST_CASES = 12
-
-
-@dataclass(frozen=True)
-class Text:
-    """A kernel as it is compiled and launched, whatever the lengths that are left open. The fields are those
-    of `Launch`; `parameters` has what each argument is."""
-
-    source: str
-    entry: str
-    block: tuple[int, int, int]
-    shared: int
-    cluster: int
-    programmatic: bool
-    format: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    parameters: tuple[Parameter, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launch of a case. `clears`: the scratch array that it fills with zeros, which other launches expect
-    and leave behind."""
-
-    text: Text
-    grid: tuple[Formula, Formula, Formula]
-    values: tuple[Formula | Slot, ...]
-    clears: str
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """An array of scratch memory that the launches of a case share."""
-
-    name: str
-    shape: tuple[Formula, ...]
-    dtype: str
-
-    @property
-    def bytes(self) -> Formula:
-        """Its size."""
-        found = Formula.of(DTYPES[self.dtype].bytes)
-        for length in self.shape:
-            found *= length
-        return found
-
-
-@dataclass(frozen=True)
-class Case:
-    """The launches, in order, of calls whose lengths are within limits."""
-
-    limits: Limits
-    steps: tuple[Step, ...]
-    scratch: tuple[Scratch, ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +34,7 @@ class Cases:
     device: Machine
     strategy: str
     open: tuple[str, ...]  # axes whose lengths a call gives
-    cases: tuple[Case, ...]
+    cases: tuple[Case[LaunchPlan], ...]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -105,21 +48,27 @@ class Cases:
         return all(name in given for name, each in self.direction.results.items() if each.role == "save")
 
     @property
-    def texts(self) -> tuple[Text, ...]:
-        """The kernels of all cases, each once: those of the call that was planned for come first."""
+    def launches(self) -> tuple[Launch, ...]:
+        """Those of all cases: those of the call that was planned for come first."""
         planned = dict(self.binding.extents)
         order = sorted(self.cases, key=lambda case: not case.limits.hold(planned))
-        return tuple(dict.fromkeys(step.text for case in order for step in case.steps))
+        return tuple(launch for case in order for launch in case.value.launches)
+
+    @property
+    def kernels(self) -> tuple[Launch, ...]:
+        """The kernels of all cases, each once."""
+        return tuple(dict.fromkeys(map(kernel_of, self.launches)))
 
     @property
     def resident(self) -> bool:
         """Whether blocks wait for one another: then the device must have as many multiprocessors as it was
         planned for."""
-        return any(step.clears for case in self.cases for step in case.steps)
+        return any(launch.clears for launch in self.launches)
 
-    def case(self, sizes: Mapping[str, int]) -> Case | None:
-        """The case of a call with these lengths of the open axes."""
-        return next((case for case in self.cases if case.limits.hold(sizes)), None)
+
+def kernel_of(launch: Launch) -> Launch:
+    """A launch without grid and arguments: what is compiled and loaded for it."""
+    return replace(launch, grid=(1, 1, 1), values=(), clears="")
 
 
 def open_axes(direction: Direction, binding: Binding) -> tuple[str, ...]:
@@ -139,73 +88,41 @@ def cases_of(
     record = direction.record
     strategy = fastest(record, binding, device).strategy.name
     left = open_axes(direction, binding)
-    first = _traced(direction, binding, device, strategy, left)
-    if first is not None:
-        left = tuple(axis for axis in left if axis not in first.limits.pinned)
+
+    def case_at(point: Mapping[str, int]) -> Case[Any]:
+        """The launches of such a call; None where the strategy does not fit."""
+
+        def plan(sizes: Mapping[str, int]) -> LaunchPlan | None:
+            found = chosen(record, resized(binding, {**point, **sizes}), device, Choice(strategy, {}))
+            return None if found is None else found.plan
+
+        return traced({**dict(binding.extents), **point}, left, plan)
+
+    pinned = case_at({}).limits.pinned
+    left = tuple(axis for axis in left if axis not in pinned)
     planned = {axis: length for axis, length in binding.extents if axis in left}
-    found: list[Case] = []
+    found: list[Case[LaunchPlan]] = []
     points = [planned]
     while points and len(found) < MOST_CASES:
         point = points.pop(0)
         too_large = point != planned and _elements(binding, point) >= INT_LIMIT
         if too_large or any(case.limits.hold(point) for case in found):
             continue
-        case = _traced(direction, resized(binding, point), device, strategy, left)
-        if case is not None:
-            assert case.limits.hold(point)
+        case = case_at(point)
+        if case.value is not None:
             found.append(case)
             points += case.limits.beyond(point)
     return Cases(direction, dtype, binding, device, strategy, left, _joined(found))
 
 
-def _traced(
-    direction: Direction, binding: Binding, device: Machine, strategy: str, left_open: tuple[str, ...]
-) -> Case | None:
-    """The case that a call belongs to; None where the strategy does not fit it."""
-    trace = Trace(dict(binding.extents))
-    asked = resized(binding, {axis: cast("int", trace.axis(axis)) for axis in left_open})
-    found = chosen(direction.record, asked, device, Choice(strategy, {}))
-    return None if found is None else _case(direction, found.plan, trace)
-
-
-def _case(direction: Direction, plan: LaunchPlan, trace: Trace) -> Case:
-    steps = tuple(_step(direction, launch) for launch in plan.launches)
-    scratch = tuple(
-        Scratch(name, tuple(map(formula_of, shape)), dtype) for name, shape, dtype in plan.workspace
-    )
-    return Case(limits_of(trace.conditions), steps, scratch)
-
-
-def _step(direction: Direction, launch: Launch) -> Step:
-    forms = (form for kernel in direction.record.kernels for form in kernel.forms)
-    parameters = next(form.parameters for form in forms if form.entry == launch.entry)
-    text = Text(
-        source=launch.source,
-        entry=launch.entry,
-        block=launch.block,
-        shared=launch.shared,
-        cluster=launch.cluster,
-        programmatic=launch.programmatic,
-        format=launch.format,
-        reads=launch.reads,
-        writes=launch.writes,
-        parameters=parameters,
-    )
-    x, y, z = map(formula_of, launch.grid)
-    values = tuple(v if isinstance(v, Slot) else formula_of(cast("int", v)) for v in launch.values)
-    return Step(text, (x, y, z), values, launch.clears)
-
-
-def _joined(found: list[Case]) -> tuple[Case, ...]:
+def _joined(found: Sequence[Case[LaunchPlan]]) -> tuple[Case[LaunchPlan], ...]:
     """The cases by their limits, those as one that differ in nothing else."""
-    kept: list[Case] = []
+    kept: list[Case[LaunchPlan]] = []
     for case in sorted(found, key=lambda case: [(each.axes, each.low) for each in case.limits.bounds]):
-        last = kept[-1] if kept else None
-        if last is not None and (last.steps, last.scratch) == (case.steps, case.scratch):
-            limits = joined(last.limits, case.limits)
-            if limits is not None:
-                kept[-1] = replace(last, limits=limits)
-                continue
+        same = bool(kept) and kept[-1].value == case.value
+        limits = joined(kept[-1].limits, case.limits) if same else None
+        if limits is not None:
+            case = replace(kept.pop(), limits=limits)
         kept.append(case)
     return tuple(kept)
 

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
+from struct import calcsize
 from typing import Any
 
-from normgen.ahead.cases import Case, Cases, Text
-from normgen.ahead.interface import (
-    arguments,
-    bytes_of_arguments,
-    size_names,
-    spec_digest,
-    tensors,
-    values,
-)
+from normgen.ahead.cases import Cases, kernel_of
+from normgen.ahead.interface import bytes_of, forms_of, size_names, spec_digest, tensors, texts_of
+from normgen.launching.case import Case
 from normgen.launching.in_place import pairs_in_place
+from normgen.launching.launch import Launch, LaunchPlan, Slot
+from normgen.launching.tracing import formula_of
 from normgen.package.operands import axis_name
 
 SCHEMA = 1
+_TYPES = {"P": "pointer", "i": "int32", "q": "int64", "I": "uint32", "f": "float32"}
 
 
-def description(cases: Cases, text: Text, file: str, binary: bytes, spec: str, writer: str) -> str:
+def description(cases: Cases, kernel: Launch, file: str, binary: bytes, spec: str, writer: str) -> str:
     """The JSON of one kernel. `file`: the name of its binary; `writer`: who wrote both."""
     direction, device = cases.direction, cases.device
     found = {
@@ -42,16 +40,23 @@ def description(cases: Cases, text: Text, file: str, binary: bytes, spec: str, w
         "run_time_sizes": [*size_names(cases).values()],
         "tensors": _tensors(cases),
         "in_place": _in_place(cases),
-        "entry": text.entry,
-        "block": [*text.block],
-        "dynamic_shared_memory": text.shared,
-        "cluster": [text.cluster, 1, 1],
-        "launch_attributes": {"programmatic_stream_serialization": text.programmatic},
-        "argument_bytes": bytes_of_arguments(text),
+        "entry": kernel.entry,
+        "block": [*kernel.block],
+        "dynamic_shared_memory": kernel.shared,
+        "cluster": [kernel.cluster, 1, 1],
+        "launch_attributes": {"programmatic_stream_serialization": kernel.programmatic},
+        "argument_bytes": calcsize(kernel.format),
         "arguments": [
-            {"type": each.type, "offset": each.offset, "meaning": each.meaning} for each in arguments(text)
+            {
+                "type": _TYPES[code],
+                "offset": calcsize(kernel.format[: place + 1]) - calcsize(code),
+                "meaning": parameter.meaning,
+            }
+            for place, (code, parameter) in enumerate(
+                zip(kernel.format, forms_of(cases)[kernel.entry].parameters, strict=True)
+            )
         ],
-        "launches": [launch for case in cases.cases for launch in _launches(cases, case, text)],
+        "launches": [launch for case in cases.cases for launch in _launches(cases, case, kernel)],
     }
     return json.dumps(found, indent=1) + "\n"
 
@@ -77,28 +82,36 @@ def _in_place(cases: Cases) -> list[list[str]]:
     return sorted(map(list, pairs_in_place(cases.direction.record, cases.binding, results, ())))
 
 
-def _launches(cases: Cases, case: Case, text: Text) -> list[dict[str, Any]]:
+def _launches(cases: Cases, case: Case[LaunchPlan], kernel: Launch) -> list[dict[str, Any]]:
     """The launches of a kernel in a case: where in the order of the case, and with what."""
-    names = size_names(cases)
+    name, plan = size_names(cases).__getitem__, case.value
+    scratch = {array: (shape, dtype) for array, shape, dtype in plan.workspace}
+
+    def value(given: Any) -> str:
+        """An array, scratch memory or an attr by name, or a formula."""
+        if not isinstance(given, Slot):
+            return formula_of(given).text(name)
+        return f"scratch {given.name}" if given.name in scratch else given.name
+
     return [
         {
-            "when": [*case.limits.texts(names)],
+            "when": [*case.limits.texts(name)],
             "step": step,
-            "steps": len(case.steps),
-            "grid": [each.text(names.__getitem__) for each in launch.grid],
-            "values": [*values(launch, cases, case.scratch)],
+            "steps": len(plan.launches),
+            "grid": texts_of(launch.grid, name),
+            "values": [*map(value, launch.values)],
             "zeroes_scratch": launch.clears or None,
             "scratch": [
                 {
-                    "name": each.name,
-                    "dtype": each.dtype,
-                    "shape": [length.text(names.__getitem__) for length in each.shape],
-                    "bytes": each.bytes.text(names.__getitem__),
+                    "name": array,
+                    "dtype": dtype,
+                    "shape": texts_of(shape, name),
+                    "bytes": bytes_of(shape, dtype).text(name),
                 }
-                for each in case.scratch
-                if each.name in (*launch.text.reads, *launch.text.writes)
+                for array, (shape, dtype) in scratch.items()
+                if array in (*launch.reads, *launch.writes)
             ],
         }
-        for step, launch in enumerate(case.steps, 1)
-        if launch.text == text
+        for step, launch in enumerate(plan.launches, 1)
+        if kernel_of(launch) == kernel
     ]

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from struct import calcsize
+from typing import Any
 
-from normgen.ahead.cases import Case, Cases, Step, Text
+from normgen.ahead.cases import Cases, kernel_of
 from normgen.ahead.interface import (
-    bytes_of_arguments,
+    bytes_of,
     file_stem,
+    forms_of,
     scalars,
     size_names,
     spec_digest,
@@ -23,62 +25,18 @@ from normgen.ahead.interface import (
 )
 from normgen.kernel.names import RESERVED
 from normgen.kernel.templates import environment
+from normgen.launching.case import Case
 from normgen.launching.formula import Formula
-from normgen.launching.launch import Slot
+from normgen.launching.launch import Launch, LaunchPlan, Slot
 from normgen.launching.machine import PORTABLE_CLUSTER
-from normgen.package.operands import axis_name
+from normgen.launching.tracing import formula_of
+from normgen.package.operands import Parameter, axis_name
 from normgen.package.records import Package
 from normgen.runtime.calls.workspace import GRANULE
 
 WIDTH = 110
 _C_TYPES = {"P": "CUdeviceptr", "i": "int", "q": "long long", "I": "unsigned", "f": "float"}
 _OWN = frozenset(("norm", "stream", "scratch", "scratch_bytes", "arguments", "code"))
-
-
-@dataclass(frozen=True)
-class _Kernel:
-    """A kernel of the header. `cubin`: its bytes, as C writes them."""
-
-    entry: str
-    cubin: str
-    shared: int
-    large_cluster: bool
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """One launch. `fields`: the arguments in order, those of a type in a line; `values`: what each is set to,
-    and what that means."""
-
-    kernel: int
-    entry: str
-    fields: tuple[str, ...]
-    values: tuple[tuple[str, str], ...]
-    bytes: int
-    grid: tuple[str, ...]
-    block: tuple[int, int, int]
-    shared: int
-    programmatic: bool
-
-
-@dataclass(frozen=True)
-class _Case:
-    condition: str
-    launches: tuple[_Launch, ...]
-    scratch: str  # bytes
-
-
-@dataclass(frozen=True)
-class _Function:
-    """`forward` or `backward` of the header."""
-
-    name: str
-    parameters: str
-    sizes: tuple[str, ...]
-    addresses: tuple[str, ...]
-    scratch: bool
-    cases: tuple[_Case, ...]
-    comment: str
 
 
 def header_name(every: Sequence[Cases]) -> str:
@@ -91,17 +49,12 @@ def header_prefix(every: Sequence[Cases]) -> str:
     return "_".join([every[0].direction.norm, *file_stem(every[0]).split(".")[:-1]])
 
 
-def header_text(every: Sequence[Cases], cubins: Mapping[Text, bytes], package: Package, writer: str) -> str:
+def header_text(every: Sequence[Cases], cubins: Mapping[Launch, bytes], package: Package, writer: str) -> str:
     """The header. `every`: the directions that it is to have; `cubins`: their kernels, compiled."""
     first = every[0]
-    texts = list(dict.fromkeys(text for cases in every for text in cases.texts))
+    kernels = list(dict.fromkeys(kernel for cases in every for kernel in cases.kernels))
     prefix = header_prefix(every)
-    kernels = [
-        _Kernel(text.entry, _filled(cubins[text]), text.shared, text.cluster > PORTABLE_CLUSTER)
-        for text in texts
-    ]
     attrs = [attr.name for attr in package.attrs]
-    functions = [_function(cases, texts, prefix, attrs) for cases in every]
     sizes = ", ".join(f"{axis_name(axis)} = {length}" for axis, length in first.sizes.items())
     return (
         environment()
@@ -116,17 +69,20 @@ def header_text(every: Sequence[Cases], cubins: Mapping[Text, bytes], package: P
             prefix=prefix,
             guard=f"NORMGEN_{prefix}_{first.device.arch}_H".upper(),
             kernels=kernels,
-            functions=functions,
+            cubins=[_filled(cubins[kernel]) for kernel in kernels],
+            portable_cluster=PORTABLE_CLUSTER,
+            functions=[_function(cases, kernels, prefix, attrs) for cases in every],
         )
     )
 
 
-def _function(cases: Cases, texts: list[Text], prefix: str, attrs: Sequence[str]) -> _Function:
+def _function(cases: Cases, kernels: list[Launch], prefix: str, attrs: Sequence[str]) -> dict[str, Any]:
+    """`forward` or `backward` of the header."""
     sizes = size_names(cases)
     asked = [name for name in attrs if name in scalars(cases)]
     found = tensors(cases)
     names = _c_names([each.record.name for each in found] + [*asked], sizes.values())
-    scratch = any(case.scratch for case in cases.cases)
+    scratch = any(case.value.workspace for case in cases.cases)
     arrays = [names[each.record.name] for each in found]
     parameters = [
         f"const {prefix} *norm",
@@ -141,66 +97,65 @@ def _function(cases: Cases, texts: list[Text], prefix: str, attrs: Sequence[str]
         f"{_ACCESS[each.access]}"
         for each in found
     ]
-    return _Function(
-        name=cases.direction.name,
-        parameters=_wrapped(parameters),
-        sizes=tuple(sizes.values()),
-        addresses=(*arrays, *(["scratch"] if scratch else [])),
-        scratch=scratch,
-        cases=tuple(_case(case, texts, sizes, names) for case in cases.cases),
-        comment="\n".join(f" *   {_harmless(line)}" for line in lines),
-    )
+    meanings = {entry: form.parameters for entry, form in forms_of(cases).items()}
+    return {
+        "name": cases.direction.name,
+        "parameters": _wrapped(parameters),
+        "sizes": [*sizes.values()],
+        "addresses": [*arrays, *(["scratch"] if scratch else [])],
+        "scratch": scratch,
+        "cases": [_case(case, kernels, meanings, sizes, names) for case in cases.cases],
+        "comment": "\n".join(f" *   {_harmless(line)}" for line in lines),
+    }
 
 
 _ACCESS = {"read": "read", "write": "written", "update": "read and written"}
 
 
-def _case(case: Case, texts: list[Text], sizes: Mapping[str, str], names: Mapping[str, str]) -> _Case:
-    """The launches of a case, and where its scratch arrays begin."""
-    begin, begins = Formula.of(0), {}
-    for array in case.scratch:
-        begins[array.name] = begin
-        begin += (array.bytes + Formula.of(GRANULE - 1)).over(GRANULE) * Formula.of(GRANULE)
-    holds = " && ".join(case.limits.texts(sizes, "/"))
-    launches = tuple(_launch(step, texts, sizes, names, begins) for step in case.steps)
-    return _Case(holds, launches, _c(begin, sizes))
-
-
-def _launch(
-    step: Step,
-    texts: list[Text],
+def _case(
+    case: Case[LaunchPlan],
+    kernels: list[Launch],
+    meanings: Mapping[str, Sequence[Parameter]],
     sizes: Mapping[str, str],
     names: Mapping[str, str],
-    begins: Mapping[str, Formula],
-) -> _Launch:
-    text = step.text
+) -> dict[str, Any]:
+    """The launches of a case. `scratch`: bytes."""
+    begin, begins = Formula.of(0), {}
+    for name, shape, dtype in case.value.workspace:
+        begins[name] = begin
+        begin += (bytes_of(shape, dtype) + Formula.of(GRANULE - 1)).over(GRANULE) * Formula.of(GRANULE)
 
-    def value(code: str, given: Formula | Slot) -> str:
-        if isinstance(given, Formula):
+    def value(code: str, given: Any) -> str:
+        if not isinstance(given, Slot):
             return _cast(_C_TYPES[code], given, sizes)
         if given.name in begins:
             return f"scratch + {_cast('CUdeviceptr', begins[given.name], sizes)}".removesuffix(" + 0")
         return names[given.name]
 
-    return _Launch(
-        kernel=texts.index(text),
-        entry=text.entry,
-        fields=tuple(_fields(text.format)),
-        values=tuple(
-            (value(code, given), _harmless(each.meaning) + _absent(code, given))
-            for code, given, each in zip(text.format, step.values, text.parameters, strict=True)
-        ),
-        bytes=bytes_of_arguments(text),
-        grid=tuple(_cast("unsigned", each, sizes) for each in step.grid),
-        block=text.block,
-        shared=text.shared,
-        programmatic=text.programmatic,
-    )
+    def meaning(code: str, given: Any, parameter: Parameter) -> str:
+        absent = code == "P" and not isinstance(given, Slot)
+        return _harmless(parameter.meaning) + ", which is not there" * absent
 
-
-def _absent(code: str, given: Formula | Slot) -> str:
-    """What is added to the meaning of an address that a call does not have."""
-    return ", which is not there" if code == "P" and isinstance(given, Formula) else ""
+    return {
+        "condition": " && ".join(case.limits.texts(sizes.__getitem__, "/")),
+        "scratch": _c(begin, sizes),
+        "launches": [
+            {
+                "kernel": kernels.index(kernel_of(launch)),
+                "launch": launch,
+                "fields": [*_fields(launch.format)],
+                "arguments": [
+                    (value(code, given), meaning(code, given, parameter))
+                    for code, given, parameter in zip(
+                        launch.format, launch.values, meanings[launch.entry], strict=True
+                    )
+                ],
+                "bytes": calcsize(launch.format),
+                "grid": [_cast("unsigned", each, sizes) for each in launch.grid],
+            }
+            for launch in case.value.launches
+        ],
+    }
 
 
 def _fields(codes: str) -> Iterator[str]:
@@ -209,8 +164,9 @@ def _fields(codes: str) -> Iterator[str]:
         yield f"{_C_TYPES[code]} {', '.join(f'v{place}' for place, _ in group)}"
 
 
-def _cast(kind: str, formula: Formula, sizes: Mapping[str, str]) -> str:
-    """A formula as a value of a type."""
+def _cast(kind: str, given: int | Formula, sizes: Mapping[str, str]) -> str:
+    """A number or a formula as a value of a type."""
+    formula = formula_of(given)
     text = _c(formula, sizes)
     return text if formula.number is not None else f"({kind})({text})"
 

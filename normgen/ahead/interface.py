@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 
-from normgen.ahead.cases import Cases, Scratch, Step, Text
+from normgen.ahead.cases import Cases
+from normgen.dtypes import DTYPES
 from normgen.launching.formula import Formula
-from normgen.launching.launch import Slot
-from normgen.package.operands import axis_name
+from normgen.launching.launch import Launch, Slot
+from normgen.launching.tracing import formula_of
+from normgen.package.operands import FormRecord, axis_name
 from normgen.package.records import TensorRecord
 
-TYPES = {"P": "pointer", "i": "int32", "q": "int64", "I": "uint32", "f": "float32"}
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A parameter of a kernel. `offset`: bytes from where the first one begins."""
-
-    type: str  # of TYPES
-    offset: int
-    meaning: str
+Name = Callable[[str], str]  # what files call the length of an axis
 
 
 def size_names(cases: Cases) -> dict[str, str]:
@@ -38,12 +32,12 @@ def file_stem(cases: Cases) -> str:
     return ".".join([cases.dtype, *sizes, *saves, cases.device.arch])
 
 
-def kernel_names(cases: Cases) -> dict[Text, str]:
+def kernel_names(cases: Cases) -> dict[Launch, str]:
     """A name for each kernel: its entry, with a number for the second one of that and the next."""
-    found: dict[Text, str] = {}
-    for text in cases.texts:
-        count = 1 + sum(other.entry == text.entry for other in found)
-        found[text] = text.entry if count == 1 else f"{text.entry}.variant{count}"
+    found: dict[Launch, str] = {}
+    for kernel in cases.kernels:
+        count = 1 + sum(other.entry == kernel.entry for other in found)
+        found[kernel] = kernel.entry if count == 1 else f"{kernel.entry}.variant{count}"
     return found
 
 
@@ -52,30 +46,19 @@ def spec_digest(spec: str) -> str:
     return sha256(spec.encode()).hexdigest()
 
 
-def arguments(text: Text) -> tuple[Argument, ...]:
-    """The parameters of a kernel, in order, in their native layout."""
-    found: list[Argument] = []
-    for place, (code, parameter) in enumerate(zip(text.format, text.parameters, strict=True)):
-        before = struct.calcsize(text.format[: place + 1]) - struct.calcsize(code)
-        found.append(Argument(TYPES[code], before, parameter.meaning))
-    return tuple(found)
+def forms_of(cases: Cases) -> dict[str, FormRecord]:
+    """The forms of a direction by their entries."""
+    return {form.entry: form for kernel in cases.direction.record.kernels for form in kernel.forms}
 
 
-def bytes_of_arguments(text: Text) -> int:
-    """Bytes of all parameters together."""
-    return struct.calcsize(text.format)
+def texts_of(numbers: Sequence[int], name: Name) -> list[str]:
+    """Numbers that depend on lengths, as formulas."""
+    return [formula_of(each).text(name) for each in numbers]
 
 
-def values(step: Step, cases: Cases, scratch: tuple[Scratch, ...]) -> tuple[str, ...]:
-    """The arguments of a launch: the name of an array, of scratch memory or of an attr, or a formula."""
-    names = size_names(cases)
-    kept = {each.name for each in scratch}
-    return tuple(
-        (f"scratch {value.name}" if value.name in kept else value.name)
-        if isinstance(value, Slot)
-        else value.text(names.__getitem__)
-        for value in step.values
-    )
+def bytes_of(shape: Sequence[int], dtype: str) -> Formula:
+    """The size of a scratch array."""
+    return prod(map(formula_of, shape), start=Formula.of(DTYPES[dtype].bytes))
 
 
 @dataclass(frozen=True)
@@ -90,30 +73,21 @@ class Tensor:
 
 def tensors(cases: Cases) -> tuple[Tensor, ...]:
     """The arrays that a call gives: what it reads, then its results."""
-    direction, names, sizes = cases.direction, size_names(cases), cases.sizes
-    steps = [step for case in cases.cases for step in case.steps]
-    read = {name for step in steps for name in step.text.reads}
-    written = {name for step in steps for name in step.text.writes}
+    direction, name_of = cases.direction, size_names(cases).__getitem__
+    lengths = {axis: Formula.axis(axis) for axis in cases.open}
+    lengths |= {axis: Formula.of(length) for axis, length in cases.sizes.items()}
+    read = {name for launch in cases.launches for name in launch.reads}
+    written = {name for launch in cases.launches for name in launch.writes}
     found = []
     for name, operand in cases.binding.operands:
         record = (direction.operands | direction.results)[name]
-        shape = []
-        for group in record.dims:
-            length = Formula.of(1)
-            for axis in group:
-                length *= Formula.of(sizes[axis]) if axis in sizes else Formula.axis(axis)
-            shape.append(length.text(names.__getitem__))
+        dims = [prod((lengths[axis] for axis in dim), start=Formula.of(1)) for dim in record.dims]
         access = "update" if name in read & written else "write" if name in written else "read"
-        found.append(Tensor(record, operand.dtype, tuple(shape), access))
+        found.append(Tensor(record, operand.dtype, tuple(each.text(name_of) for each in dims), access))
     return tuple(found)
 
 
 def scalars(cases: Cases) -> frozenset[str]:
     """The float attrs that a call gives."""
-    return frozenset(
-        value.name
-        for case in cases.cases
-        for step in case.steps
-        for value in step.values
-        if isinstance(value, Slot) and value.kind == "scalar"
-    )
+    slots = [value for launch in cases.launches for value in launch.values if isinstance(value, Slot)]
+    return frozenset(slot.name for slot in slots if slot.kind == "scalar")

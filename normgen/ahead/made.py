@@ -8,12 +8,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from keyword import iskeyword
+from typing import Any
 
-from normgen.ahead.cases import Case, Cases, Step, Text
-from normgen.ahead.interface import size_names
+from normgen.ahead.cases import Cases
+from normgen.ahead.interface import Name, forms_of, size_names, texts_of
 from normgen.kernel.folding import WIDTH
-from normgen.launching.formula import Formula
-from normgen.launching.launch import Slot
+from normgen.launching.launch import Launch, Slot
+from normgen.launching.tracing import formula_of
 from normgen.package.constants import listed, listing
 from normgen.package.device_functions import included, includes
 from normgen.package.made import LaunchRecord, MadeRecord, ScratchRecord
@@ -49,8 +50,8 @@ def _record(cases: Cases, command: str) -> PassRecord:
 
 def _made(cases: Cases, forms: Mapping[str, FormRecord], command: str) -> MadeRecord:
     names = {axis: f"{name}_" if iskeyword(name) else name for axis, name in size_names(cases).items()}
-    original = _originals(cases)
-    operands = tuple((name, each.dtype) for name, each in cases.binding.operands)
+    name, original = names.__getitem__, forms_of(cases)
+    plans = [(" and ".join(case.limits.texts(name)), case.value) for case in cases.cases]
     return MadeRecord(
         call=cases.direction.text,
         command=command,
@@ -58,74 +59,53 @@ def _made(cases: Cases, forms: Mapping[str, FormRecord], command: str) -> MadeRe
         open=tuple(names.items()),
         dtype=cases.dtype,
         arch=cases.device.arch,
-        operands=operands,
+        operands=tuple((operand, each.dtype) for operand, each in cases.binding.operands),
         launches=tuple(
-            _launch(_when(case, names), step, forms, names, original)
-            for case in cases.cases
-            for step in case.steps
+            LaunchRecord(
+                when=when,
+                entry=launch.entry,
+                grid=", ".join(texts_of(launch.grid, name)),
+                block=launch.block[0],
+                arguments=", ".join(_argument(each, launch, name) for each in launch.values),
+                format=launch.format,
+                shared=launch.shared,
+                cluster=launch.cluster,
+                programmatic=launch.programmatic,
+                clears=launch.clears,
+                defines="\n".join(
+                    definitions(launch, original[launch.entry])[constant]
+                    for constant in forms[launch.entry].constants
+                ),
+            )
+            for when, plan in plans
+            for launch in plan.launches
         ),
         scratch=tuple(
-            ScratchRecord(_when(case, names), each.name, _texts(each.shape, names), each.dtype)
-            for case in cases.cases
-            for each in case.scratch
+            ScratchRecord(when, array, ", ".join(texts_of(shape, name)), dtype)
+            for when, plan in plans
+            for array, shape, dtype in plan.workspace
         ),
         multiprocessors=cases.device.multiprocessors if cases.resident else 0,
     )
 
 
-def _when(case: Case, names: Mapping[str, str]) -> str:
-    return " and ".join(case.limits.texts(names))
-
-
-def _launch(
-    when: str,
-    step: Step,
-    forms: Mapping[str, FormRecord],
-    names: Mapping[str, str],
-    original: Mapping[str, FormRecord],
-) -> LaunchRecord:
-    text = step.text
-    defined = definitions(text, original[text.entry])
-    return LaunchRecord(
-        when=when,
-        entry=text.entry,
-        grid=_texts(step.grid, names),
-        block=text.block[0],
-        arguments=", ".join(_argument(each, text, names) for each in step.values),
-        format=text.format,
-        shared=text.shared,
-        cluster=text.cluster,
-        programmatic=text.programmatic,
-        clears=step.clears,
-        defines="\n".join(defined[name] for name in forms[text.entry].constants),
-    )
-
-
-def _argument(value: Formula | Slot, text: Text, names: Mapping[str, str]) -> str:
+def _argument(value: Any, launch: Launch, name: Name) -> str:
     if not isinstance(value, Slot):
-        return value.text(names.__getitem__)
+        return formula_of(value).text(name)
     if value.kind == "scalar":
         return f"attr {value.name}"
-    return f"{'in' * (value.name in text.reads)}{'out' * (value.name in text.writes)} {value.name}"
-
-
-def _texts(formulas: Sequence[Formula], names: Mapping[str, str]) -> str:
-    return ", ".join(each.text(names.__getitem__) for each in formulas)
+    return f"{'in' * (value.name in launch.reads)}{'out' * (value.name in launch.writes)} {value.name}"
 
 
 # ------------------------------------------------------------------------------------------ texts
 
 
-def _originals(cases: Cases) -> dict[str, FormRecord]:
-    return {form.entry: form for kernel in cases.direction.record.kernels for form in kernel.forms}
-
-
 def _forms(cases: Cases) -> dict[str, FormRecord]:
     """By entry the forms that are launched, with what all launches of them define alike."""
-    original = _originals(cases)
+    original = forms_of(cases)
     by_entry: dict[str, list[dict[str, str]]] = {}
-    for text in cases.texts:
-        by_entry.setdefault(text.entry, []).append(definitions(text, original[text.entry]))
+    for kernel in cases.kernels:
+        by_entry.setdefault(kernel.entry, []).append(definitions(kernel, original[kernel.entry]))
     known = {
         entry: dict(set.intersection(*(set(each.items()) for each in found)))
         for entry, found in by_entry.items()
@@ -143,10 +123,10 @@ def _forms(cases: Cases) -> dict[str, FormRecord]:
     return forms
 
 
-def definitions(text: Text, form: FormRecord) -> dict[str, str]:
+def definitions(launch: Launch, form: FormRecord) -> dict[str, str]:
     """By name the lines that define constants in the text of a launch."""
     parts = listing(form.source)
-    own = text.source.removeprefix(parts.before).removesuffix(parts.after)
+    own = launch.source.removeprefix(parts.before).removesuffix(parts.after)
     lines = [line.partition("  //")[0] for line in own.splitlines() if not line.startswith("//")]
     return dict(zip(parts.names, lines, strict=True))
 

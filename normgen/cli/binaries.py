@@ -14,7 +14,8 @@ from normgen.cli.files import MARK, Output
 from normgen.cli.sizes import BOTH
 
 if TYPE_CHECKING:
-    from normgen.ahead.cases import Cases, Text
+    from normgen.ahead.cases import Cases
+    from normgen.launching.launch import Launch
     from normgen.package.direction import Direction
     from normgen.package.records import Package
 
@@ -42,10 +43,10 @@ def binaries(package: Package, target: str, shape: Shape) -> tuple[Output, ...]:
     every = cases_of_shape(package, target, shape)
     compiled = _compiled(package, every, target)
     for cases in every:
-        for text, name in kernel_names(cases).items():
+        for kernel, name in kernel_names(cases).items():
             stem = f"{name}.{file_stem(cases)}"
-            binary = compiled[text]
-            told = description(cases, text, f"{stem}.{target}", binary, package.spec, _writer(package))
+            binary = compiled[kernel]
+            told = description(cases, kernel, f"{stem}.{target}", binary, package.spec, _writer(package))
             made += [Output(f"{stem}.{target}", binary), Output(f"{stem}.json", told.encode())]
     return tuple(made)
 
@@ -88,16 +89,16 @@ def wanted_directions(package: Package, shape: Shape) -> list[Direction]:
     return [each for each in directions(package) if each is not None and each.record.strategies]
 
 
-def _compiled(package: Package, every: tuple[Cases, ...], target: str) -> dict[Text, bytes]:
+def _compiled(package: Package, every: tuple[Cases, ...], target: str) -> dict[Launch, bytes]:
     """The binaries of all kernels, several compiled at a time."""
     from normgen.devices.executors import compile_ahead
 
     head = f"// {_writer(package)}\n".encode() if target == "ptx" else b""
-    texts = list(dict.fromkeys(text for cases in every for text in cases.texts))
+    kernels = list(dict.fromkeys(kernel for cases in every for kernel in cases.kernels))
     arch = every[0].device.arch
     with ThreadPoolExecutor(min(MOST_COMPILERS, os.cpu_count() or 1)) as threads:
-        made = threads.map(lambda text: head + compile_ahead(text.source, arch, target), texts)
-        return dict(zip(texts, made, strict=True))
+        made = threads.map(lambda kernel: head + compile_ahead(kernel.source, arch, target), kernels)
+        return dict(zip(kernels, made, strict=True))
 
 
 def _writer(package: Package) -> str:

@@ -5,9 +5,10 @@ They are kept in one normal form, so that equal formulas mostly are equal object
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from normgen.locks import cached_property
 
@@ -175,3 +176,16 @@ def _term(product: Product, factor: int, name: Callable[[str], str], divide: str
     if abs(factor) != 1 or not product:
         shown.append(str(abs(factor)))
     return f"{'-' if factor < 0 else '+'} {' * '.join(shown)}"
+
+
+def compiled(text: str, constants: Sequence[Any] = ()) -> Callable[[Mapping[str, int]], Any]:
+    """A function of the lengths of axes. `text`: an expression of these, as `length` writes them, and of
+    constants: `k[0]`, `k[1]`."""
+    known = {"__builtins__": {}, "k": constants}
+    found: Callable[[Mapping[str, int]], Any] = eval(f"lambda n: {text}", known)
+    return found
+
+
+def length(axis: str) -> str:
+    """How such a text writes the length of an axis."""
+    return f"n[{axis!r}]"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
 
-from normgen.launching.formula import Axis, Formula
+from normgen.launching.formula import Axis, Formula, compiled, length
+from normgen.locks import cached_property
 
 MOST = 2**62  # of any product of axes
 MOST_OTHERS = 8  # conditions that are no bounds, of calls that are worth a case of their own
@@ -21,10 +22,6 @@ class Limit:
     low: int
     high: int
 
-    def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether these lengths are within them."""
-        return self.low <= prod(sizes[axis] for axis in self.axes) <= self.high
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -33,22 +30,21 @@ class Limits:
     bounds: tuple[Limit, ...]
     others: tuple[Formula, ...]
 
-    def hold(self, sizes: Mapping[str, int]) -> bool:
-        """Whether they do for these lengths."""
-        return all(bound.holds(sizes) for bound in self.bounds) and all(
-            each.value(sizes) >= 0 for each in self.others
-        )
+    @cached_property
+    def hold(self) -> Callable[[Mapping[str, int]], bool]:
+        """Whether they do for given lengths."""
+        return compiled(" and ".join(self.texts(length)) or "True")
 
-    def texts(self, names: Mapping[str, str], divide: str = "//") -> Iterator[str]:
-        """What lengths are to fulfil, as C or Python writes it. `names`: how lengths are called there."""
+    def texts(self, name: Callable[[str], str], divide: str = "//") -> Iterator[str]:
+        """What lengths are to fulfil, as C or Python writes it. `name`: how lengths are called there."""
         for bound in self.bounds:
-            product = " * ".join(names[axis] for axis in bound.axes)
+            product = " * ".join(map(name, bound.axes))
             if bound.low > 1:
                 yield f"{product} >= {bound.low}"
             if bound.high < MOST:
                 yield f"{product} <= {bound.high}"
         for other in self.others:
-            yield f"{other.text(names.__getitem__, divide)} >= 0"
+            yield f"{other.text(name, divide)} >= 0"
 
     @property
     def pinned(self) -> frozenset[str]:

@@ -93,18 +93,18 @@ class Size:
         return Size(self.trace, formula) if formula.number is None else formula.number
 
     def __add__(self, other: Any) -> Any:
-        return self._made(self.formula + _formula(other)) if _whole(other) else float(self) + other
+        return self._made(self.formula + formula_of(other)) if _whole(other) else float(self) + other
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        return self._made(self.formula - _formula(other)) if _whole(other) else float(self) - other
+        return self._made(self.formula - formula_of(other)) if _whole(other) else float(self) - other
 
     def __rsub__(self, other: Any) -> Any:
         return -(self - other)
 
     def __mul__(self, other: Any) -> Any:
-        return self._made(self.formula * _formula(other)) if _whole(other) else float(self) * other
+        return self._made(self.formula * formula_of(other)) if _whole(other) else float(self) * other
 
     __rmul__ = __mul__
 
@@ -121,7 +121,7 @@ class Size:
         return self._made(self.formula if self >= 0 else -self.formula)
 
     def __floordiv__(self, other: Any) -> Any:
-        divisor = _formula(other)
+        divisor = formula_of(other)
         whole = self.formula.exactly_over(divisor)
         if whole is not None:
             return self._made(whole)
@@ -142,12 +142,12 @@ class Size:
         return other % self.__index__()
 
     def __eq__(self, other: Any) -> bool:
-        return _whole(other) and self.trace.is_zero(self.formula - _formula(other))
+        return _whole(other) and self.trace.is_zero(self.formula - formula_of(other))
 
     def __lt__(self, other: Any) -> bool:
         if not _whole(other):
             return bool(float(self) < other)
-        return not self.trace.at_least_zero(self.formula - _formula(other))
+        return not self.trace.at_least_zero(self.formula - formula_of(other))
 
     def __bool__(self) -> bool:
         return not self.trace.is_zero(self.formula)
@@ -157,10 +157,8 @@ def _whole(value: object) -> bool:
     return isinstance(value, (int, Size))
 
 
-def _formula(value: object) -> Formula:
+def formula_of(value: object) -> Formula:
+    """The formula of a number, or of what planning made in place of one."""
+    if isinstance(value, Formula):
+        return value
     return value.formula if isinstance(value, Size) else Formula.of(cast("int", value))
-
-
-def formula_of(value: int) -> Formula:
-    """The formula of a number that planning made."""
-    return _formula(value)

@@ -9,16 +9,17 @@ from math import prod
 from random import Random
 
 from normgen import bundled
-from normgen.ahead.cases import Case, Cases, cases_of
+from normgen.ahead.cases import Cases, cases_of
 from normgen.ahead.description import description
 from normgen.ahead.interface import kernel_names, size_names, tensors
 from normgen.ahead.usual import axes_of, fixed_axes, usual_lengths
+from normgen.launching.case import Case
 from normgen.launching.launch import Binding, LaunchPlan
 from normgen.package.direction import directions
 from normgen.package.records import Package
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
-from tests.ahead.shapes import machine
+from tests.ahead.shapes import case_of, machine
 from tests.ahead.standalone import Launcher
 from tests.codegen.norms import packaged
 
@@ -65,7 +66,7 @@ def _shape(made: Package, given: dict[str, int], dtype: str, arch: str) -> Shape
 def launcher(cases: Cases) -> Launcher:
     """What the JSONs of a direction launch. A binary is its text."""
     names = kernel_names(cases)
-    told = (description(cases, text, "", text.source.encode(), "", "") for text in names)
+    told = (description(cases, kernel, "", kernel.source.encode(), "", "") for kernel in names)
     return Launcher([json.loads(each) for each in told])
 
 
@@ -74,7 +75,7 @@ class Call:
     """A call of a shape: lengths of the open axes, an address for each array, and a number for each attr."""
 
     cases: Cases
-    case: Case
+    case: Case[LaunchPlan]
     lengths: dict[str, int]
     arrays: dict[str, int]
     attrs: dict[str, float]
@@ -110,7 +111,7 @@ def _calls(package: Package, cases: Cases) -> list[Call]:
             others = prod(lengths[axis] for axis in outer)
             up = others - 1 if edge < bound.high else 0  # no less than the edge, but for the highest
             lengths[last] = max(2, (min(edge, LARGE) + up) // others)
-        case = cases.case(lengths)
+        case = case_of(cases, lengths)
         if case is not None and _elements(cases, lengths) < 2**31:
             found.setdefault(id(case), Call(cases, case, lengths, arrays, attrs))
         if small <= found.keys():

@@ -7,6 +7,8 @@ from dataclasses import replace
 import normgen
 from normgen.ahead.cases import Cases, cases_of
 from normgen.cli.sizes import usual_sizes
+from normgen.launching.case import Case
+from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import Machine, architecture, usual_machine
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
@@ -37,3 +39,8 @@ def shaped(
 ) -> Cases:
     """The launches of a direction for a shape."""
     return cases_of(direction(made, name), usual_sizes(made, sizes), dtype, machine(arch), saves)
+
+
+def case_of(cases: Cases, sizes: dict[str, int]) -> Case[LaunchPlan] | None:
+    """The case of a call with these lengths of the open axes."""
+    return next((case for case in cases.cases if case.limits.hold(sizes)), None)

@@ -59,7 +59,7 @@ def sizes_of(plan: LaunchPlan) -> dict[str, int]:
 
 def needed(cases: Cases) -> int:
     """How many multiprocessors a device must have: as many as planned for where a kernel has blocks wait."""
-    waits = any(WAITING & {*included(text.source)} for text in cases.texts)
+    waits = any(WAITING & {*included(text.source)} for text in cases.kernels)
     return cases.device.multiprocessors if waits else 0
 
 
@@ -77,7 +77,7 @@ def test_json_module_and_header_launch_what_planning_launches(
 
 
 def largest_cluster(shape: Shape) -> int:
-    return max(text.cluster for cases in shape.every for text in cases.texts)
+    return max(text.cluster for cases in shape.every for text in cases.kernels)
 
 
 def check_json(shape: Shape) -> None:
@@ -91,7 +91,7 @@ def check_json(shape: Shape) -> None:
             assert launches == packed(plan, call, places)
             assert {array: size for array, (_, size) in standalone.scratch.items()} == sizes_of(plan)
         assert standalone.needs_all_multiprocessors == needed(cases)
-        for text, kernel in zip(cases.texts, standalone.kernels, strict=True):
+        for text, kernel in zip(cases.kernels, standalone.kernels, strict=True):
             dims = re.findall(r"__cluster_dims__\((\d+)", text.source)
             assert [*map(int, dims)] == [kernel["cluster"][0]] * (kernel["cluster"][0] > 1)
         roles = {each["role"]: each["access"] for each in standalone.kernels[0]["tensors"]}
@@ -160,7 +160,7 @@ def written(found: tuple[Shape, ...], folder: Path) -> Path:
     lines, names = ["    int place = atoi(argv[1]);\n"], []
     for place, shape in enumerate(found):
         every, prefix = shape.every, header_prefix(shape.every)
-        texts = [text for cases in every for text in cases.texts]
+        texts = [text for cases in every for text in cases.kernels]
         cubins = {text: b"fake cubin cluster %d;" % text.cluster for text in texts}
         name = f"shape{place}.{header_name(every)}"
         (folder / name).write_text(header_text(every, cubins, shape.package, ""))
@@ -180,7 +180,7 @@ def line(shape: Shape, prefix: str, call: Call) -> str:
     """A call in C."""
     cases = call.cases
     given = [hex(address) for address in call.arrays.values()]
-    given += [hex(SCRATCH), hex(1 << 40)] if any(case.scratch for case in cases.cases) else []
+    given += [hex(SCRATCH), hex(1 << 40)] if any(case.value.workspace for case in cases.cases) else []
     given += [str(call.lengths[axis]) for axis in cases.open]
     given += [f"{call.attrs[a.name]}f" for a in shape.package.attrs if a.name in scalars(cases)]
     arguments = ", ".join(["&norm", f"(CUstream){STREAM}", *given])
@@ -190,7 +190,7 @@ def line(shape: Shape, prefix: str, call: Call) -> str:
 def test_what_the_shapes_show() -> None:
     """Every way in which files may differ is there."""
     every = [cases for name in SHOWN for shape in shapes(name) for cases in shape.every]
-    texts = [text for cases in every for text in cases.texts]
+    texts = [text for cases in every for text in cases.kernels]
     assert {1, 2, 8, 16} <= {text.cluster for text in texts}
     assert any(text.shared > 48 << 10 for text in texts) and not all(text.shared for text in texts)
     assert {True, False} == {bool(needed(cases)) for cases in every} == {text.programmatic for text in texts}

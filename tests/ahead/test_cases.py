@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from normgen.ahead.cases import Cases
-from normgen.launching.launch import LaunchPlan, Slot
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
-from tests.ahead.shapes import package, shaped
+from tests.ahead.shapes import case_of, package, shaped
 
 Sizes = tuple[tuple[str, int], ...]
 SHAPES: list[tuple[str, dict[str, int], dict[str, int]]] = [
@@ -41,27 +38,6 @@ def known(
     return shaped(package(spec, **dict(attrs)), name, dict(lengths))
 
 
-def launched(plan: LaunchPlan, sizes: dict[str, int]) -> list[Any]:
-    """What a plan launches. Nothing is stepped along an axis of one element: its strides do not matter."""
-    return [
-        (each.source, each.entry, each.grid, each.block, each.shared, each.cluster, each.format, each.values)
-        for each in plan.launches
-    ] + [each[:2] for each in plan.workspace]
-
-
-def told(cases: Cases, sizes: dict[str, int]) -> list[Any]:
-    """What a case tells of the same call."""
-    case = cases.case(sizes)
-    assert case is not None
-    found: list[Any] = []
-    for step in case.steps:
-        t, values = step.text, tuple(v if isinstance(v, Slot) else v.value(sizes) for v in step.values)
-        grid = tuple(each.value(sizes) for each in step.grid)
-        found.append((t.source, t.entry, grid, t.block, t.shared, t.cluster, t.format, values))
-        struct.pack(t.format, *(0 if isinstance(v, Slot) else v for v in values))
-    return found + [(each.name, tuple(n.value(sizes) for n in each.shape)) for each in case.scratch]
-
-
 @pytest.mark.parametrize(("spec", "attrs", "lengths"), SHAPES, ids=[each[0] for each in SHAPES])
 @pytest.mark.parametrize("name", ["forward", "backward"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
@@ -76,19 +52,20 @@ def test_cases_launch_what_planning_launches(
         if len(bound.axes) == 1:
             low, high = max(2, bound.low), min(bound.high, 2**20)
             sizes[bound.axes[0]] = data.draw(st.sampled_from([low, high]) | st.integers(low, high))
-    found = cases.case(sizes)
+    found = case_of(cases, sizes)
     if found is None:
         return
     binding = bind_sizes(cases.direction, cases.sizes | sizes, cases.dtype).binding
-    plan = plan_launches(cases.direction.record, binding, cases.device, cases.strategy)
-    assert told(cases, sizes) == launched(plan, sizes)
+    assert found.at(sizes) == plan_launches(cases.direction.record, binding, cases.device, cases.strategy)
 
 
 def test_most_calls_are_in_a_case() -> None:
     for spec, attrs, lengths in SHAPES[:5]:
         for name in ("forward", "backward"):
             cases = shaped(package(spec, **attrs), name, lengths)
-            assert all(cases.case({"...": rows}) for rows in (1, 2, 100, 132, 133, 1000, 4096, 5000)), spec
+            assert all(case_of(cases, {"...": rows}) for rows in (1, 2, 100, 132, 133, 1000, 4096, 5000)), (
+                spec
+            )
 
 
 def test_what_is_not_saved_is_not_written() -> None:
@@ -96,7 +73,7 @@ def test_what_is_not_saved_is_not_written() -> None:
     assert shaped(made, "forward", {"D": 512}).saves
     cases = shaped(made, "forward", {"D": 512}, saves=False)
     assert not cases.saves and "rstd" not in dict(cases.binding.operands)
-    assert all("rstd" not in step.text.writes for case in cases.cases for step in case.steps)
+    assert all("rstd" not in launch.writes for launch in cases.launches)
 
 
 def test_a_length_that_a_text_depends_on_is_not_open() -> None:
@@ -108,4 +85,4 @@ def test_a_length_that_a_text_depends_on_is_not_open() -> None:
 def test_a_device_without_the_multiprocessors_is_told_apart() -> None:
     rows = shaped(package("softmax"), "forward", {"D": 4096})
     assert not rows.resident
-    assert replace(rows, cases=()).texts == ()
+    assert replace(rows, cases=()).kernels == ()

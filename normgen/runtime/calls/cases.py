@@ -1,37 +1,32 @@
 """Cases: calls that differ only in the lengths of open axes are prepared once.
 
 An axis is open where no kernel has it in its rows and the spec does not fix its length: the number of rows.
-The second time that a call comes with other open lengths it is prepared with lengths that remember how they
-are used (`launching.tracing`). Grids, arguments, shapes and sizes then are formulas of the open lengths, and
-what was asked of these lengths on the way are the limits within which the formulas hold. Any further call
-within the limits takes its numbers from the formulas: nothing is planned or compiled for it.
+The second time that a call comes with other open lengths its case is made (`launching.case`): grids,
+arguments, shapes and sizes as formulas of the open lengths. Any further call within the limits of the case
+takes its numbers from the formulas: nothing is planned or compiled for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from normgen.arrays.views import View, packed
 from normgen.devices.executors import Executor
-from normgen.launching.launch import DeviceKey, Fire, Launch
+from normgen.launching.case import Case, Later, traced
+from normgen.launching.launch import Launch
 from normgen.launching.layout import REST
-from normgen.launching.limits import Limits, limits_of
-from normgen.launching.tracing import SHORTEST, Size, Trace
+from normgen.launching.tracing import SHORTEST
 from normgen.package.direction import Direction
 from normgen.runtime.calls.assemble import Assembler
 from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.calls.look import ViewedCall
-from normgen.runtime.calls.prepared import PreparedCall, Scratch, Step
+from normgen.runtime.calls.prepared import PreparedCall
 
 KINDS_KEPT = 1024
 MOST_CASES = 32  # of one kind of call
 MOST_PINNED = 3  # times that a case is for a single length, after which that length is not open any more
-_LAUNCH = tuple(each.name for each in fields(Launch))
-_NUMBERS = ("made", "constants", "guards", "supplied", "cleared")  # of a prepared call, beside its steps
-_SCRATCH = tuple(each.name for each in fields(Scratch))
 
 Kind = tuple[Any, ...]
 
@@ -46,42 +41,6 @@ class Opened(NamedTuple):
     symbols: dict[str, tuple[tuple[str | None, ...], bool]]
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedCase:
-    """A prepared call as formulas of open lengths. `numbers` are those of the call, its scratch memory, and
-    the launches of its steps with the memory that they touch."""
-
-    holds: Callable[[Sequence[int]], bool]
-    numbers: Callable[[Sequence[int]], tuple[Any, ...]]
-    prepared: PreparedCall
-
-    def at(self, lengths: Sequence[int], executor: Callable[[], Executor]) -> PreparedCall:
-        """The call with these lengths. `executor`: what runs its launches, where there are any."""
-        known = self.prepared
-        made, constants, guards, supplied, cleared, scratch, launches, buffers = self.numbers(lengths)
-        steps = []
-        prepare: Callable[[Any, Launch], Fire] = executor().prepare if launches else _never
-        for step, values, touched in zip(known.steps, launches, buffers, strict=True):
-            launch = Launch(*values)
-            fire = prepare(step.function, launch)
-            steps.append(Step(launch, step.function, fire, step.pack, step.places, step.take, touched))
-        return PreparedCall(
-            known.device,
-            known.operands,
-            known.given,
-            known.numbers,
-            made,
-            constants,
-            known.fields,
-            Scratch(*scratch),
-            tuple(steps),
-            guards,
-            supplied,
-            known.idle,
-            cleared,
-        )
-
-
 class PreparedCases:
     """The cases of one direction. It holds nothing but caches."""
 
@@ -90,7 +49,7 @@ class PreparedCases:
         self._open = _open_dimensions(assembler.direction)
         # By kind, the open lengths of which a case was for a single one, each as often as that happened.
         self._pinned: Bounded[Kind, tuple[str, ...]] = Bounded(KINDS_KEPT)
-        self._cases: Bounded[Kind, tuple[PreparedCase, ...]] = Bounded(KINDS_KEPT)
+        self._cases: Bounded[Kind, tuple[Case[PreparedCall], ...]] = Bounded(KINDS_KEPT)
 
     def forget(self) -> None:
         """Prepare every call again when it comes next."""
@@ -109,16 +68,13 @@ class PreparedCases:
         closed = [name for name in opened.lengths if pinned.count(name) >= MOST_PINNED]
         left = [name for name in opened.lengths if name not in closed]
         key = (*opened.kind, *((name, opened.lengths[name]) for name in closed))
-        lengths = [opened.lengths[name] for name in left]
         known = self._cases.get(key, ())
-        case = next((each for each in known if each.holds(lengths)), None)
+        case = next((each for each in known if each.limits.hold(opened.lengths)), None)
         if case is None and left and len(known) < MOST_CASES:
-            case, limits = self._traced(call, opened, left)
-            self._pinned.keep(opened.kind, (*pinned, *limits.pinned))
+            case = self._case(call, opened, left)
+            self._pinned.keep(opened.kind, (*pinned, *case.limits.pinned))
             self._cases.keep(key, (*known, case))
-        if case is None:
-            return self._assembler.prepare(call)
-        return case.at(lengths, partial(self._assembler.executors, call.device))
+        return self._assembler.prepare(call) if case is None else case.at(opened.lengths)
 
     def _opened(self, call: ViewedCall) -> Opened | None:
         """The call with its open lengths apart; None where it has none, or is empty, or where arrays do not
@@ -157,36 +113,22 @@ class PreparedCases:
         within = count - len(before) - len(after)
         return (*before, *(f"{REST}{place}" if rest else None for place in range(within)), *after)
 
-    def _traced(self, call: ViewedCall, opened: Opened, left: Sequence[str]) -> tuple[PreparedCase, Limits]:
-        """The case of a call, with its limits."""
-        trace = Trace(opened.lengths)
-        sizes = {name: cast("int", trace.axis(name)) for name in left}
+    def _case(self, call: ViewedCall, opened: Opened, left: Sequence[str]) -> Case[PreparedCall]:
+        """The case of a call."""
+        assembler = replace(self._assembler, executors=lambda key: _Compiling(self._assembler.executors(key)))
 
-        def sized(views: Mapping[str, View]) -> dict[str, View]:
-            return {name: _sized(view, *opened.symbols[name], sizes) for name, view in views.items()}
+        def prepared(sizes: Mapping[str, int]) -> PreparedCall:
+            def sized(views: Mapping[str, View]) -> dict[str, View]:
+                return {name: _sized(view, *opened.symbols[name], sizes) for name, view in views.items()}
 
-        def executors(device: DeviceKey) -> Executor:
-            return _Compiling(self._assembler.executors(device))
+            return assembler.prepare(call._replace(views=sized(call.views), out=sized(call.out)))
 
-        assembler = replace(self._assembler, executors=executors)
-        prepared = assembler.prepare(call._replace(views=sized(call.views), out=sized(call.out)))
-        launches = [tuple(getattr(step.launch, name) for name in _LAUNCH) for step in prepared.steps]
-        numbers = (
-            *(getattr(prepared, name) for name in _NUMBERS),
-            tuple(getattr(prepared.scratch, name) for name in _SCRATCH),
-            tuple(launches),
-            tuple(step.buffers for step in prepared.steps),
-        )
-        places = {name: f"n[{place}]" for place, name in enumerate(left)}
-        evaluated = _function(numbers, places)
-        limits = limits_of(trace.conditions)
-        holds = _compiled(" and ".join(limits.texts(places)) or "True", ())
-        return PreparedCase(holds, evaluated, prepared), limits
+        return traced(opened.lengths, left, prepared)
 
 
 @dataclass(frozen=True)
 class _Compiling:
-    """An executor that compiles functions, and prepares no launch: its grid is not known yet."""
+    """An executor that compiles functions, and prepares launches when their grids are known."""
 
     executor: Executor
 
@@ -197,12 +139,8 @@ class _Compiling:
     def function(self, source: str, entry: str, shared: int) -> Any:
         return self.executor.function(source, entry, shared)
 
-    def prepare(self, function: Any, launch: Launch) -> Fire:
-        return _never
-
-
-def _never(*_: object) -> Any:
-    raise AssertionError("a case is launched with lengths")
+    def prepare(self, function: Any, launch: Launch) -> Any:
+        return Later(self.executor.prepare, (function, launch))
 
 
 def _open_dimensions(
@@ -236,28 +174,3 @@ def _sized(view: View, symbols: Sequence[str | None], is_packed: bool, sizes: Ma
         strides.append(step)
         step *= length
     return view._replace(shape=shape, strides=tuple(reversed(strides)))
-
-
-def _function(value: Any, places: Mapping[str, str]) -> Callable[[Sequence[int]], Any]:
-    """A function of the open lengths that makes a value of nested tuples with sizes in it."""
-    constants: list[Any] = []
-
-    def text(each: Any) -> str:
-        if isinstance(each, Size):
-            return each.formula.text(places.__getitem__)
-        if isinstance(each, tuple) and _has_size(each):
-            return f"({''.join(f'{text(part)}, ' for part in each)})"
-        constants.append(each)
-        return f"k[{len(constants) - 1}]"
-
-    return _compiled(text(value), constants)
-
-
-def _has_size(value: Any) -> bool:
-    return isinstance(value, Size) or (isinstance(value, tuple) and any(map(_has_size, value)))
-
-
-def _compiled(expression: str, constants: Sequence[Any]) -> Callable[[Sequence[int]], Any]:
-    code = compile(f"lambda n: {expression}", "<case>", "eval")
-    found: Callable[[Sequence[int]], Any] = eval(code, {"__builtins__": {}, "k": constants})
-    return found
