@@ -15,6 +15,7 @@ from normgen.cli import exits
 from normgen.launching.machine import HOST_MACHINE
 from normgen.package.records import Package
 from normgen.runtime.calls.sizes import bind_sizes
+from normgen.runtime.planning import tuned
 from normgen.runtime.planning.made import plan_made
 from tests.ahead.shapes import direction
 from tests.cli.commands import run
@@ -140,3 +141,14 @@ def test_what_the_command_asks_for() -> None:
     assert done.exit_code == exits.USAGE and "a module of one shape always has the forward" in done.stderr
     done = run("compile", "groupnorm", "--attr", "groups=4", "--size", "C=8", "-o", "-")
     assert done.exit_code == exits.USAGE and "give --size ...=4096" in done.stderr
+
+
+@pytest.mark.kernels
+def test_a_further_number_of_rows_plans_nothing(rmsnorm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in (200, 210):
+        rmsnorm.forward(drawn(rows, 4096), drawn(4096))
+    monkeypatch.setattr(tuned, "plan_made", None)
+    x, w = drawn(220, 4096), drawn(4096)
+    expected = normgen.load("rmsnorm").reference.forward(x.astype(np.float64), w.astype(np.float64))
+    found = rmsnorm.forward(x, w).y.astype(np.float64)
+    np.testing.assert_allclose(found, expected.y, rtol=2**-7, atol=1e-6)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from types import CodeType
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Slot
@@ -21,26 +19,19 @@ _SLOTS = {"in": "pointer", "out": "pointer", "inout": "pointer", "attr": "scalar
 
 def plan_made(record: PassRecord, made: MadeRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """The launches of a call. ValueError where the module was made for others."""
-    unfit = next(_misfits(record, made, binding, device), None)
-    if unfit is not None:
-        raise ValueError(f"{made.call} was made for {_made_for(made)}, and {unfit}")
-    lengths = dict(binding.extents)
-    sizes = {name: lengths[axis] for axis, name in made.open}
-    when = next((each.when for each in made.launches if _value(each.when, sizes)), None)
-    if when is None:
-        given = ", ".join(f"{name} = {length}" for name, length in sizes.items())
-        unfit = f"it has no launches for {given}; {_any_shape(made)}"
-        raise ValueError(f"{made.call} was made for {_made_for(made)}, and {unfit}")
+    made_for = ", ".join(f"{axis} = {length}" for axis, length in made.sizes)
+    made_for = f"made for {made_for} in {made.dtype} on {made.arch}".replace("  ", " ")
+    for unfit in _misfits(record, made, binding, device):
+        raise ValueError(f"{made.call} was {made_for}, and {unfit}")
+    sizes = _sizes(made, binding)
+    when = _when(made, sizes)
     forms = {form.entry: form for kernel in record.kernels for form in kernel.forms}
+    launches = [(each.when, _launch(each, forms[each.entry], sizes, device)) for each in made.launches]
     return LaunchPlan(
-        tuple(_launch(each, forms[each.entry], sizes, device) for each in made.launches if each.when == when),
-        tuple(
-            (each.name, tuple(_values(each.shape, sizes)), each.dtype)
-            for each in made.scratch
-            if each.when == when
-        ),
-        lambda: (f"made for {_made_for(made)}",),
-        lambda: tuple(_launch(each, forms[each.entry], sizes, device) for each in made.launches),
+        tuple(launch for its, launch in launches if its == when),
+        tuple((a.name, _values(a.shape, sizes), a.dtype) for a in made.scratch if a.when == when),
+        lambda: (made_for,),
+        lambda: tuple(launch for _, launch in launches),
     )
 
 
@@ -48,87 +39,84 @@ def _misfits(record: PassRecord, made: MadeRecord, binding: Binding, device: Mac
     """What of a call a module was not made for, and what to do."""
     lengths = dict(binding.extents)
     sizes = {axis: lengths.get(axis, length) for axis, length in made.sizes}
+    any_shape = f"for a module for any call: {made.command}"
+
+    def again(dtype: str = made.dtype, arch: str = made.arch) -> str:
+        given = " ".join(f"--size {axis}={length}" for axis, length in sizes.items())
+        return f"{made.command} {given} --dtype {dtype} --arch {arch}"
+
     if not device.host and device.arch.rstrip("af") != made.arch.rstrip("af"):
-        yield f"this GPU is {device.arch}; generate it again: {_again(made, sizes, made.dtype, device.arch)}"
+        yield f"this GPU is {device.arch}; generate it again: {again(arch=device.arch)}"
     if not device.host and device.multiprocessors < made.multiprocessors:
         there = device.multiprocessors
-        yield f"it needs {made.multiprocessors} multiprocessors, and this GPU has {there}; {_any_shape(made)}"
+        yield f"it needs {made.multiprocessors} multiprocessors, and this GPU has {there}; {any_shape}"
     for axis, length in made.sizes:
         if sizes[axis] != length:
-            cure = _again(made, sizes, made.dtype, made.arch)
-            yield f"{axis} is {sizes[axis]} here; generate it again: {cure}"
+            yield f"{axis} is {sizes[axis]} here; generate it again: {again()}"
     given, wanted = dict(binding.operands), dict(made.operands)
     if given.keys() != wanted.keys() or binding.accumulate:
         names = ", ".join(sorted(given.keys() ^ wanted.keys())) or "accumulate"
-        yield f"this call differs in {names}; {_any_shape(made)}"
-    fixed = {tensor.name for tensor in (*record.reads, *record.writes) if tensor.dtype is not None}
-    dtypes = {operand.dtype for name, operand in given.items() if name not in fixed}
-    for name, dtype in made.operands:
-        if given[name].dtype != dtype:
-            cure = _again(made, sizes, given[name].dtype, made.arch) if len(dtypes) == 1 else _any_shape(made)
-            yield f"{name} is {given[name].dtype} here: {cure}"
+        yield f"this call differs in {names}; {any_shape}"
     records = {tensor.name: tensor for tensor in (*record.reads, *record.writes)}
-    for name, operand in binding.operands:
+    dtypes = {operand.dtype for name, operand in given.items() if records[name].dtype is None}
+    for name, operand in given.items():
+        if operand.dtype != wanted[name]:
+            yield f"{name} is {operand.dtype} here: {again(operand.dtype) if len(dtypes) == 1 else any_shape}"
+    for name, operand in given.items():
         packed = packed_strides(records[name], Lengths(lengths, None))
         strides = dict(operand.strides)
         if any(strides[axis] != step for axis, step in packed.items() if lengths[axis] > 1):
-            yield f"{name} is not contiguous; {_any_shape(made)}"
+            yield f"{name} is not contiguous; {any_shape}"
         if operand.alignment < ALIGNMENT:
-            yield f"{name} is not aligned to {ALIGNMENT} bytes; {_any_shape(made)}"
+            yield f"{name} is not aligned to {ALIGNMENT} bytes; {any_shape}"
+    left = _sizes(made, binding)
+    if _when(made, left) is None:
+        said = ", ".join(f"{name} = {length}" for name, length in left.items())
+        yield f"it has no launches for {said}; {any_shape}"
 
 
-def _made_for(made: MadeRecord) -> str:
-    sizes = ", ".join(f"{axis} = {length}" for axis, length in made.sizes)
-    return f"{sizes} in {made.dtype} on {made.arch}".strip()
+def _sizes(made: MadeRecord, binding: Binding) -> dict[str, int]:
+    """The lengths that the module leaves open, by the names that formulas have for them."""
+    lengths = dict(binding.extents)
+    return {name: lengths[axis] for axis, name in made.open}
 
 
-def _again(made: MadeRecord, sizes: Mapping[str, int], dtype: str, arch: str) -> str:
-    given = " ".join(f"--size {axis}={length}" for axis, length in sizes.items())
-    return f"{made.command} {given} --dtype {dtype} --arch {arch}"
-
-
-def _any_shape(made: MadeRecord) -> str:
-    return f"for a module for any call: {made.command}"
+def _when(made: MadeRecord, sizes: Mapping[str, int]) -> str | None:
+    """What holds for a call of the limits that launches have."""
+    limits = dict.fromkeys(each.when for each in made.launches)
+    return next((when for when in limits if not when or _value(when, sizes)), None)
 
 
 def _launch(record: LaunchRecord, form: FormRecord, sizes: Mapping[str, int], device: Machine) -> Launch:
     text = listing(form.source)
-    arguments = record.arguments.split(", ")
-    x, y, z = _values(record.grid, sizes)
+    arguments = [each.partition(" ") for each in record.arguments.split(", ")]
+
+    def arrays(*access: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for kind, _, name in arguments if kind in access))
+
     return Launch(
         source=text.before + record.defines + "\n" * bool(record.defines) + text.after,
         entry=record.entry,
-        grid=(x, y, z),
+        grid=_values(record.grid, sizes),
         block=(record.block, 1, 1),
         shared=record.shared,
         format=record.format,
-        values=tuple(_argument(each, sizes) for each in arguments),
-        reads=_arrays(arguments, ("in", "inout")),
-        writes=_arrays(arguments, ("out", "inout")),
+        values=tuple(
+            Slot(_SLOTS[kind], name) if kind in _SLOTS else _value(f"{kind} {name}", sizes)
+            for kind, _, name in arguments
+        ),
+        reads=arrays("in", "inout"),
+        writes=arrays("out", "inout"),
         cluster=record.cluster,
         programmatic=record.programmatic and device.programmatic,
         clears=record.clears,
     )
 
 
-def _argument(text: str, sizes: Mapping[str, int]) -> int | Slot:
-    kind, _, name = text.partition(" ")
-    return Slot(_SLOTS[kind], name) if kind in _SLOTS else int(_value(text, sizes))
-
-
-def _arrays(arguments: Sequence[str], kinds: tuple[str, ...]) -> tuple[str, ...]:
-    parts = (each.partition(" ") for each in arguments)
-    return tuple(dict.fromkeys(name for kind, _, name in parts if kind in kinds))
-
-
-def _values(text: str, sizes: Mapping[str, int]) -> list[int]:
-    return [int(_value(each, sizes)) for each in text.split(", ")] if text else []
-
-
-@lru_cache(maxsize=1024)
-def _code(text: str) -> CodeType:
-    return compile(text or "True", "<formula>", "eval")
+def _values(text: str, sizes: Mapping[str, int]) -> Any:
+    return _value(f"({text},)" if text else "()", sizes)
 
 
 def _value(text: str, sizes: Mapping[str, int]) -> Any:
-    return eval(_code(text), {"__builtins__": {}}, sizes)
+    """Of a formula, for these lengths: with lengths that stay open it is a formula of them again."""
+    return eval(text, {"__builtins__": {}}, sizes)
