@@ -71,13 +71,6 @@ def kernel_of(launch: Launch) -> Launch:
     return replace(launch, grid=(1, 1, 1), values=(), clears="")
 
 
-def open_axes(direction: Direction, binding: Binding) -> tuple[str, ...]:
-    """The axes of a call that no kernel has in its rows, and that the spec leaves open."""
-    fixed = {axis.name for axis in direction.axes if axis.extent is not None}
-    inner = {axis for kernel in direction.record.kernels for axis in kernel.inner}
-    return tuple(axis for axis, _ in binding.extents if axis not in fixed | inner)
-
-
 def cases_of(
     direction: Direction, sizes: Mapping[str, int], dtype: str, device: Machine, saves: bool = True
 ) -> Cases:
@@ -87,7 +80,9 @@ def cases_of(
     binding = bind_sizes(direction, dict(sizes), dtype, wanted=wanted).binding
     record = direction.record
     strategy = fastest(record, binding, device).strategy.name
-    left = open_axes(direction, binding)
+    closed = {axis.name for axis in direction.axes if axis.extent is not None}
+    closed |= {axis for kernel in record.kernels for axis in kernel.inner}
+    left = tuple(axis for axis, _ in binding.extents if axis not in closed)
 
     def case_at(point: Mapping[str, int]) -> Case[Any]:
         """The launches of such a call; None where the strategy does not fit."""
@@ -105,7 +100,9 @@ def cases_of(
     points = [planned]
     while points and len(found) < MOST_CASES:
         point = points.pop(0)
-        too_large = point != planned and _elements(binding, point) >= INT_LIMIT
+        lengths = {**dict(binding.extents), **point}
+        elements = max(prod(lengths[axis] for axis, _ in each.strides) for _, each in binding.operands)
+        too_large = point != planned and elements >= INT_LIMIT
         if too_large or any(case.limits.hold(point) for case in found):
             continue
         case = case_at(point)
@@ -125,9 +122,3 @@ def _joined(found: Sequence[Case[LaunchPlan]]) -> tuple[Case[LaunchPlan], ...]:
             case = replace(kept.pop(), limits=limits)
         kept.append(case)
     return tuple(kept)
-
-
-def _elements(binding: Binding, sizes: Mapping[str, int]) -> int:
-    """Of the largest array."""
-    extents = {**dict(binding.extents), **sizes}
-    return max(prod(extents[axis] for axis, _ in operand.strides) for _, operand in binding.operands)

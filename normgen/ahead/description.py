@@ -11,7 +11,7 @@ from struct import calcsize
 from typing import Any
 
 from normgen.ahead.cases import Cases, kernel_of
-from normgen.ahead.interface import bytes_of, forms_of, size_names, spec_digest, tensors, texts_of
+from normgen.ahead.interface import bytes_of, forms_of, size_names, tensors, texts_of
 from normgen.launching.case import Case
 from normgen.launching.in_place import pairs_in_place
 from normgen.launching.launch import Launch, LaunchPlan, Slot
@@ -25,12 +25,15 @@ _TYPES = {"P": "pointer", "i": "int32", "q": "int64", "I": "uint32", "f": "float
 def description(cases: Cases, kernel: Launch, file: str, binary: bytes, spec: str, writer: str) -> str:
     """The JSON of one kernel. `file`: the name of its binary; `writer`: who wrote both."""
     direction, device = cases.direction, cases.device
+    given = dict(cases.binding.operands)
+    results = [name for name in direction.results if name in given]
+    parameters = forms_of(cases)[kernel.entry].parameters
     found = {
         "schema": SCHEMA,
         "written_by": writer,
         "norm": direction.norm,
         "direction": direction.name,
-        "spec_sha256": spec_digest(spec),
+        "spec_sha256": sha256(spec.encode()).hexdigest(),
         "binary": {"file": file, "sha256": sha256(binary).hexdigest(), "bytes": len(binary)},
         "arch": device.arch,
         "planned_for": {"device": device.name, "multiprocessors": device.multiprocessors},
@@ -38,8 +41,19 @@ def description(cases: Cases, kernel: Launch, file: str, binary: bytes, spec: st
         "dtype": cases.dtype,
         "sizes": {axis_name(axis): length for axis, length in cases.sizes.items()},
         "run_time_sizes": [*size_names(cases).values()],
-        "tensors": _tensors(cases),
-        "in_place": _in_place(cases),
+        "tensors": [
+            {
+                "name": each.record.name,
+                "role": each.record.role,
+                "dtype": each.dtype,
+                "shape": [*each.shape],
+                "access": each.access,
+                "alignment": 16,
+            }
+            for each in tensors(cases)
+        ],
+        # pairs of a result and an operand that it may lie exactly over
+        "in_place": sorted(map(list, pairs_in_place(direction.record, cases.binding, results, ()))),
         "entry": kernel.entry,
         "block": [*kernel.block],
         "dynamic_shared_memory": kernel.shared,
@@ -52,34 +66,11 @@ def description(cases: Cases, kernel: Launch, file: str, binary: bytes, spec: st
                 "offset": calcsize(kernel.format[: place + 1]) - calcsize(code),
                 "meaning": parameter.meaning,
             }
-            for place, (code, parameter) in enumerate(
-                zip(kernel.format, forms_of(cases)[kernel.entry].parameters, strict=True)
-            )
+            for place, (code, parameter) in enumerate(zip(kernel.format, parameters, strict=True))
         ],
         "launches": [launch for case in cases.cases for launch in _launches(cases, case, kernel)],
     }
     return json.dumps(found, indent=1) + "\n"
-
-
-def _tensors(cases: Cases) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": each.record.name,
-            "role": each.record.role,
-            "dtype": each.dtype,
-            "shape": [*each.shape],
-            "access": each.access,
-            "alignment": 16,
-        }
-        for each in tensors(cases)
-    ]
-
-
-def _in_place(cases: Cases) -> list[list[str]]:
-    """Pairs of a result and an operand that it may lie exactly over."""
-    given = dict(cases.binding.operands)
-    results = [name for name in cases.direction.results if name in given]
-    return sorted(map(list, pairs_in_place(cases.direction.record, cases.binding, results, ())))
 
 
 def _launches(cases: Cases, case: Case[LaunchPlan], kernel: Launch) -> list[dict[str, Any]]:

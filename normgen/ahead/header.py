@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import groupby
+from operator import itemgetter
 from struct import calcsize
 from typing import Any
 
 from normgen.ahead.cases import Cases, kernel_of
-from normgen.ahead.interface import (
-    bytes_of,
-    file_stem,
-    forms_of,
-    scalars,
-    size_names,
-    spec_digest,
-    tensors,
-)
+from normgen.ahead.interface import bytes_of, file_stem, filled, forms_of, scalars, size_names, tensors
 from normgen.kernel.names import RESERVED
 from normgen.kernel.templates import environment
 from normgen.launching.case import Case
@@ -56,20 +50,21 @@ def header_text(every: Sequence[Cases], cubins: Mapping[Launch, bytes], package:
     prefix = header_prefix(every)
     attrs = [attr.name for attr in package.attrs]
     sizes = ", ".join(f"{axis_name(axis)} = {length}" for axis, length in first.sizes.items())
+    doc = _harmless(package.doc or f"The norm {package.name}.")
     return (
         environment()
         .get_template("ahead/header.h.jinja")
         .render(
             writer=writer,
-            digest=spec_digest(package.spec),
-            doc=_comment(package.doc or f"The norm {package.name}."),
+            digest=sha256(package.spec.encode()).hexdigest(),
+            doc=textwrap.fill(doc, WIDTH, initial_indent=" * ", subsequent_indent=" * "),
             shape=f"{first.dtype}, {sizes}" if sizes else first.dtype,
             device=first.device,
             resident=any(cases.resident for cases in every),
             prefix=prefix,
             guard=f"NORMGEN_{prefix}_{first.device.arch}_H".upper(),
             kernels=kernels,
-            cubins=[_filled(cubins[kernel]) for kernel in kernels],
+            cubins=[_wrapped(map(str, cubins[kernel])) for kernel in kernels],
             portable_cluster=PORTABLE_CLUSTER,
             functions=[_function(cases, kernels, prefix, attrs) for cases in every],
         )
@@ -97,14 +92,13 @@ def _function(cases: Cases, kernels: list[Launch], prefix: str, attrs: Sequence[
         f"{_ACCESS[each.access]}"
         for each in found
     ]
-    meanings = {entry: form.parameters for entry, form in forms_of(cases).items()}
     return {
         "name": cases.direction.name,
         "parameters": _wrapped(parameters),
         "sizes": [*sizes.values()],
         "addresses": [*arrays, *(["scratch"] if scratch else [])],
         "scratch": scratch,
-        "cases": [_case(case, kernels, meanings, sizes, names) for case in cases.cases],
+        "cases": [_case(cases, case, kernels, names) for case in cases.cases],
         "comment": "\n".join(f" *   {_harmless(line)}" for line in lines),
     }
 
@@ -113,67 +107,48 @@ _ACCESS = {"read": "read", "write": "written", "update": "read and written"}
 
 
 def _case(
-    case: Case[LaunchPlan],
-    kernels: list[Launch],
-    meanings: Mapping[str, Sequence[Parameter]],
-    sizes: Mapping[str, str],
-    names: Mapping[str, str],
+    cases: Cases, case: Case[LaunchPlan], kernels: list[Launch], names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The launches of a case. `scratch`: bytes."""
+    """The launches of a case, with their arguments by type (`int v4, v5`). `scratch`: bytes."""
+    name, forms = size_names(cases).__getitem__, forms_of(cases)
     begin, begins = Formula.of(0), {}
-    for name, shape, dtype in case.value.workspace:
-        begins[name] = begin
+    for array, shape, dtype in case.value.workspace:
+        begins[array] = begin
         begin += (bytes_of(shape, dtype) + Formula.of(GRANULE - 1)).over(GRANULE) * Formula.of(GRANULE)
 
-    def value(code: str, given: Any) -> str:
-        if not isinstance(given, Slot):
-            return _cast(_C_TYPES[code], given, sizes)
-        if given.name in begins:
-            return f"scratch + {_cast('CUdeviceptr', begins[given.name], sizes)}".removesuffix(" + 0")
-        return names[given.name]
+    def cast(kind: str, given: int | Formula) -> str:
+        """A number of a type. (Those beyond an int are long long by themselves.)"""
+        formula = formula_of(given)
+        text = formula.text(name, "/")
+        return text if formula.number is not None else f"({kind})({text})"
 
-    def meaning(code: str, given: Any, parameter: Parameter) -> str:
-        absent = code == "P" and not isinstance(given, Slot)
-        return _harmless(parameter.meaning) + ", which is not there" * absent
+    def argument(code: str, given: Any, parameter: Parameter) -> tuple[str, str]:
+        """What it is set to, and what that means."""
+        meaning = _harmless(parameter.meaning)
+        if not isinstance(given, Slot):
+            return cast(_C_TYPES[code], given), meaning + ", which is not there" * (code == "P")
+        if given.name in begins:
+            return f"scratch + {cast('CUdeviceptr', begins[given.name])}".removesuffix(" + 0"), meaning
+        return names[given.name], meaning
 
     return {
-        "condition": " && ".join(case.limits.texts(sizes.__getitem__, "/")),
-        "scratch": _c(begin, sizes),
+        "condition": " && ".join(case.limits.texts(name, "/")),
+        "scratch": begin.text(name, "/"),
         "launches": [
             {
                 "kernel": kernels.index(kernel_of(launch)),
                 "launch": launch,
-                "fields": [*_fields(launch.format)],
-                "arguments": [
-                    (value(code, given), meaning(code, given, parameter))
-                    for code, given, parameter in zip(
-                        launch.format, launch.values, meanings[launch.entry], strict=True
-                    )
+                "fields": [
+                    f"{_C_TYPES[code]} {', '.join(f'v{place}' for place, _ in group)}"
+                    for code, group in groupby(enumerate(launch.format), itemgetter(1))
                 ],
+                "arguments": [*map(argument, launch.format, launch.values, forms[launch.entry].parameters)],
                 "bytes": calcsize(launch.format),
-                "grid": [_cast("unsigned", each, sizes) for each in launch.grid],
+                "grid": [cast("unsigned", each) for each in launch.grid],
             }
             for launch in case.value.launches
         ],
     }
-
-
-def _fields(codes: str) -> Iterator[str]:
-    """The declarations of arguments: `int v4, v5`."""
-    for code, group in groupby(enumerate(codes), key=lambda each: each[1]):
-        yield f"{_C_TYPES[code]} {', '.join(f'v{place}' for place, _ in group)}"
-
-
-def _cast(kind: str, given: int | Formula, sizes: Mapping[str, str]) -> str:
-    """A number or a formula as a value of a type."""
-    formula = formula_of(given)
-    text = _c(formula, sizes)
-    return text if formula.number is not None else f"({kind})({text})"
-
-
-def _c(formula: Formula, sizes: Mapping[str, str]) -> str:
-    """A formula in C. Numbers beyond an int are long long by themselves."""
-    return formula.text(sizes.__getitem__, "/")
 
 
 def _c_names(wanted: Sequence[str], sizes: Collection[str]) -> dict[str, str]:
@@ -189,24 +164,9 @@ def _c_names(wanted: Sequence[str], sizes: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _filled(content: bytes) -> str:
-    """Bytes as C writes them, in lines that are filled."""
-    return _wrapped([*map(str, content)])
-
-
-def _wrapped(parts: Sequence[str]) -> str:
+def _wrapped(parts: Iterable[str]) -> str:
     """Parts with commas between them, in lines that are filled."""
-    lines = [""]
-    for part in parts:
-        if len(lines[-1]) + len(part) + 2 > WIDTH - 5:
-            lines.append("")
-        lines[-1] += f"{' ' if lines[-1] else ''}{part},"
-    return "\n".join(f"    {line}" for line in lines).removesuffix(",")
-
-
-def _comment(text: str) -> str:
-    lines = textwrap.wrap(_harmless(text), WIDTH - 3)
-    return "\n".join(f" * {line}" for line in lines)
+    return filled(", ".join([*parts, ""]).strip(), WIDTH - 1, "    ", "    ").removesuffix(",")
 
 
 def _harmless(text: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from math import prod
 
 from normgen.ahead.cases import Cases
@@ -41,11 +42,6 @@ def kernel_names(cases: Cases) -> dict[Launch, str]:
     return found
 
 
-def spec_digest(spec: str) -> str:
-    """The sha256 of a spec's text."""
-    return sha256(spec.encode()).hexdigest()
-
-
 def forms_of(cases: Cases) -> dict[str, FormRecord]:
     """The forms of a direction by their entries."""
     return {form.entry: form for kernel in cases.direction.record.kernels for form in kernel.forms}
@@ -59,6 +55,13 @@ def texts_of(numbers: Sequence[int], name: Name) -> list[str]:
 def bytes_of(shape: Sequence[int], dtype: str) -> Formula:
     """The size of a scratch array."""
     return prod(map(formula_of, shape), start=Formula.of(DTYPES[dtype].bytes))
+
+
+def filled(text: str, width: int, first: str = "", others: str = "") -> str:
+    """A text in lines that are full, and end after commas or semicolons. `first`, `others`: what lines begin
+    with."""
+    fill = textwrap.TextWrapper(width, first, others, break_long_words=False, break_on_hyphens=False).fill
+    return fill(re.sub(r"(?<![,;]) ", "\0", text)).replace("\0", " ")
 
 
 @dataclass(frozen=True)

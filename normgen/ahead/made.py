@@ -4,14 +4,13 @@ launches by formulas."""
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
 from normgen.ahead.cases import Cases
-from normgen.ahead.interface import Name, forms_of, size_names, texts_of
+from normgen.ahead.interface import Name, filled, forms_of, size_names, texts_of
 from normgen.kernel.folding import WIDTH
 from normgen.launching.launch import Launch, Slot
 from normgen.launching.tracing import formula_of
@@ -43,9 +42,6 @@ def _record(cases: Cases, command: str) -> PassRecord:
     writes = tuple(tensor for tensor in record.writes if cases.saves or tensor.role != "save")
     own = replace(strategy, kernels=tuple(kept))
     return replace(record, writes=writes, strategies=(own,), made=_made(cases, forms, command))
-
-
-# ------------------------------------------------------------------------------------------ launches
 
 
 def _made(cases: Cases, forms: Mapping[str, FormRecord], command: str) -> MadeRecord:
@@ -97,28 +93,20 @@ def _argument(value: Any, launch: Launch, name: Name) -> str:
     return f"{'in' * (value.name in launch.reads)}{'out' * (value.name in launch.writes)} {value.name}"
 
 
-# ------------------------------------------------------------------------------------------ texts
-
-
 def _forms(cases: Cases) -> dict[str, FormRecord]:
     """By entry the forms that are launched, with what all launches of them define alike."""
-    original = forms_of(cases)
-    by_entry: dict[str, list[dict[str, str]]] = {}
+    original, alike = forms_of(cases), dict[str, dict[str, str]]()
     for kernel in cases.kernels:
-        by_entry.setdefault(kernel.entry, []).append(definitions(kernel, original[kernel.entry]))
-    known = {
-        entry: dict(set.intersection(*(set(each.items()) for each in found)))
-        for entry, found in by_entry.items()
-    }
+        defined = definitions(kernel, original[kernel.entry])
+        known = alike.get(kernel.entry, defined)
+        alike[kernel.entry] = {name: line for name, line in defined.items() if known.get(name) == line}
     sources = []
-    for entry, found in known.items():
+    for entry, known in alike.items():
         parts = listing(original[entry].source)
-        common = "".join(f"{found[name]}\n" for name in parts.names if name in found)
-        sources.append(parts.before + common + parts.after)
-    folded = kernels(sources, device_macros(cases.device.arch))
+        sources.append(parts.before + "".join(f"{line}\n" for line in known.values()) + parts.after)
     forms = {}
-    for (entry, found), source in zip(known.items(), folded, strict=True):
-        left = [name for name in original[entry].constants if name not in found]
+    for entry, source in zip(alike, kernels(sources, device_macros(cases.device.arch)), strict=True):
+        left = [name for name in original[entry].constants if name not in alike[entry]]
         forms[entry] = replace(original[entry], parameters=(), source=_laid_out(source, left))
     return forms
 
@@ -137,39 +125,22 @@ def _laid_out(text: str, left: Sequence[str]) -> str:
     first = next(
         k for k, line in enumerate(lines) if line and not line.startswith(("#", "constexpr", "using"))
     )
-    own = [line for line in lines[:first] if line and not line.startswith("#include")]
-    by_type: dict[str, list[str]] = {}
+    constants: dict[str, list[str]] = {}
     others = []
-    for line in own:
+    for line in lines[:first]:
         if found := _DEFINITION.fullmatch(line):
-            by_type.setdefault(found[1], []).append(f"{found[2]} = {found[3]}")
-        else:
+            constants.setdefault(found[1], []).append(f"{found[2]} = {found[3]}")
+        elif line and not line.startswith("#include"):
             others.append(line)
-    constants = [*(f"constexpr {kind} {', '.join(each)};" for kind, each in by_type.items())]
-    lines[first:] = _headed("\n".join(lines[first:])).split("\n")
-    lines[first:first] = [""]
-    lines[:first] = [part for line in (*constants, " ".join(others)) for part in _filled(line)]
-    parts = [includes(included(text)), listed(left) if left else "", "\n".join(lines)]
+    own = [
+        filled(f"constexpr {kind} {', '.join(each)};", WIDTH, "", "    ") for kind, each in constants.items()
+    ]
+    own += [filled(" ".join(others), WIDTH)] * bool(others)
+    kernel = _PARAMETERS.sub(_headed, "\n".join(lines[first:]), count=1)
+    parts = [includes(included(text)), listed(left) if left else "", "\n".join([*own, "", kernel])]
     return "\n".join(part for part in parts if part)
 
 
-def _headed(text: str) -> str:
-    """A kernel with its parameters in lines that are full."""
-    found = _PARAMETERS.search(text)
-    assert found is not None
-    taken = " ".join(found[1].split()).replace(" ", "\0").replace(",\0", ", ") + ")\0{"
-    lines = textwrap.wrap(
-        taken, WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False
-    )
-    return f"{text[: found.start(1)]}{chr(10).join(lines)}{text[found.end() :]}".replace("\0", " ")
-
-
-def _filled(line: str) -> list[str]:
-    """Definitions in lines that are full, each on one of them."""
-    together = re.sub(r" = |using ", lambda found: found[0].replace(" ", "\0"), line)
-    return [
-        part.replace("\0", " ")
-        for part in textwrap.wrap(
-            together, WIDTH, subsequent_indent="    " * (";" not in line[:-1]), break_long_words=False
-        )
-    ]
+def _headed(found: re.Match[str]) -> str:
+    """The parameters of a kernel in lines that are full."""
+    return filled(f"{' '.join(found[1].split())}) {{", WIDTH, "    ", "    ")
