@@ -127,6 +127,9 @@ def test_other_devices_are_refused(rmsnorm: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"this GPU is sm_80; .* --dtype bf16 --arch sm_80$"):
         plan_made(package.forward, made, binding, AMPERE)
     assert plan_made(package.forward, made, binding, HOST_MACHINE).launches
+    far = bind_sizes(forward, {"...": 2**32, "D": 4096}, "bf16").binding
+    with pytest.raises(ValueError, match=r"it has no launches for rows = 4294967296; .* compile rmsnorm$"):
+        plan_made(package.forward, made, far, HOST_MACHINE)
 
 
 @pytest.mark.kernels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Slot
@@ -21,17 +21,26 @@ def plan_made(record: PassRecord, made: MadeRecord, binding: Binding, device: Ma
     """The launches of a call. ValueError where the module was made for others."""
     made_for = ", ".join(f"{axis} = {length}" for axis, length in made.sizes)
     made_for = f"made for {made_for} in {made.dtype} on {made.arch}".replace("  ", " ")
-    for unfit in _misfits(record, made, binding, device):
+    lengths = dict(binding.extents)
+    sizes = {name: lengths.get(axis, 1) for axis, name in made.open}
+    limits = dict.fromkeys(each.when for each in made.launches)
+    when = next((each for each in limits if not each or _value(each, sizes)), None)
+    unfit = next(_misfits(record, made, binding, device), "")
+    if not unfit and when is None:
+        given = ", ".join(f"{name} = {length}" for name, length in sizes.items())
+        unfit = f"it has no launches for {given}; for a module for any call: {made.command}"
+    if unfit:
         raise ValueError(f"{made.call} was {made_for}, and {unfit}")
-    sizes = _sizes(made, binding)
-    when = _when(made, sizes)
     forms = {form.entry: form for kernel in record.kernels for form in kernel.forms}
-    launches = [(each.when, _launch(each, forms[each.entry], sizes, device)) for each in made.launches]
+
+    def launches(records: Iterable[LaunchRecord]) -> tuple[Launch, ...]:
+        return tuple(_launch(each, forms[each.entry], sizes, device) for each in records)
+
     return LaunchPlan(
-        tuple(launch for its, launch in launches if its == when),
+        launches(each for each in made.launches if each.when == when),
         tuple((a.name, _values(a.shape, sizes), a.dtype) for a in made.scratch if a.when == when),
         lambda: (made_for,),
-        lambda: tuple(launch for _, launch in launches),
+        lambda: launches(made.launches),
     )
 
 
@@ -69,22 +78,6 @@ def _misfits(record: PassRecord, made: MadeRecord, binding: Binding, device: Mac
             yield f"{name} is not contiguous; {any_shape}"
         if operand.alignment < ALIGNMENT:
             yield f"{name} is not aligned to {ALIGNMENT} bytes; {any_shape}"
-    left = _sizes(made, binding)
-    if _when(made, left) is None:
-        said = ", ".join(f"{name} = {length}" for name, length in left.items())
-        yield f"it has no launches for {said}; {any_shape}"
-
-
-def _sizes(made: MadeRecord, binding: Binding) -> dict[str, int]:
-    """The lengths that the module leaves open, by the names that formulas have for them."""
-    lengths = dict(binding.extents)
-    return {name: lengths[axis] for axis, name in made.open}
-
-
-def _when(made: MadeRecord, sizes: Mapping[str, int]) -> str | None:
-    """What holds for a call of the limits that launches have."""
-    limits = dict.fromkeys(each.when for each in made.launches)
-    return next((when for when in limits if not when or _value(when, sizes)), None)
 
 
 def _launch(record: LaunchRecord, form: FormRecord, sizes: Mapping[str, int], device: Machine) -> Launch:
