@@ -16,7 +16,6 @@ from normgen.launching.tracing import Size, Trace
 from normgen.locks import cached_property
 
 T = TypeVar("T")
-Lengths = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Case(Generic[T]):
     value: T
 
     @cached_property
-    def at(self) -> Callable[[Lengths], T]:
+    def at(self) -> Callable[[Mapping[str, int]], T]:
         """What is made of a call with given lengths."""
         constants: list[Any] = []
         return compiled(_text(self.value, constants), constants)

@@ -13,7 +13,7 @@ from typing import Any
 from normgen.locks import cached_property
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Axis:
     """The length of an axis."""
 
@@ -26,9 +26,6 @@ class Quotient:
 
     value: Formula
     divisor: int
-
-    def __lt__(self, other: Atom) -> bool:
-        return isinstance(other, Quotient) and repr(self) < repr(other)
 
 
 Atom = Axis | Quotient
@@ -61,11 +58,6 @@ class Formula:
         if not self.terms:
             return 0
         return self.terms[0][1] if self.terms[0][0] == () and len(self.terms) == 1 else None
-
-    @property
-    def constant(self) -> int:
-        """The term without axes."""
-        return dict(self.terms).get((), 0)
 
     @cached_property
     def axes(self) -> frozenset[str]:
@@ -145,15 +137,10 @@ class Formula:
 
     def text(self, name: Callable[[str], str] = str, divide: str = "//") -> str:
         """As C or Python writes it. `name`: how axes are called there; `divide`: their whole division."""
-        parts = [_term(product, factor, name, divide) for product, factor in self._in_order()]
+        # what is added comes first, then what is taken away; numbers last
+        in_order = sorted(self.terms, key=lambda term: (term[1] < 0, not term[0]))
+        parts = [_term(product, factor, name, divide) for product, factor in in_order]
         return " ".join(parts).removeprefix("+ ") or "0"
-
-    def _in_order(self) -> Iterator[tuple[Product, int]]:
-        """What is added first, then what is taken away; numbers last."""
-        return iter(sorted(self.terms, key=lambda term: (term[1] < 0, not term[0])))
-
-    def __str__(self) -> str:
-        return self.text()
 
 
 def _collected(terms: Iterator[tuple[Product, int]] | chain[tuple[Product, int]]) -> Formula:
