@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from normgen.launching.case import Later, traced
 from normgen.launching.formula import Formula
 from normgen.launching.limits import MOST, Limit, limits_of
 from normgen.launching.tracing import Trace, formula_of
@@ -27,13 +28,26 @@ def planned(n: Any, m: Any) -> list[Any]:
 
 @given(SIZES, SIZES)
 def test_formulas_hold_wherever_their_conditions_do(here: dict[str, int], there: dict[str, int]) -> None:
-    trace = Trace(here)
-    found = [formula_of(each) for each in planned(trace.axis("N"), trace.axis("M"))]
-    assert [each.value(here) for each in found] == planned(here["N"], here["M"])
-    limits = limits_of(trace.conditions)
-    assert limits.hold(here)
-    if limits.hold(there):
-        assert [each.value(there) for each in found] == planned(there["N"], there["M"])
+    case = traced(here, here, lambda sizes: tuple(planned(sizes["N"], sizes["M"])))
+    for sizes in (here, there) if case.limits.hold(there) else (here,):
+        expected = tuple(planned(sizes["N"], sizes["M"]))
+        assert case.at(sizes) == expected
+        assert tuple(formula_of(each).value(sizes) for each in case.value) == expected
+
+
+def test_records_and_calls_that_wait_are_made_with_lengths() -> None:
+    def made(sizes: dict[str, int]) -> tuple[Any, ...]:
+        return (
+            Later(max, (sizes["N"], 50)),
+            Later(max, (1, 2)),
+            Limit(("N",), sizes["N"] * 2, 3),
+            Limit((), 1, 2),
+        )
+
+    case = traced({"N": 12}, ("N",), made)
+    assert case.at({"N": 12}) == (50, 2, Limit(("N",), 24, 3), Limit((), 1, 2))
+    assert case.at({"N": 70}) == (70, 2, Limit(("N",), 140, 3), Limit((), 1, 2))
+    assert case.limits == limits_of(())
 
 
 @given(SIZES)

@@ -26,7 +26,7 @@ from tests.kinds import ATTRS
 
 CUDA: DeviceKey = ("cuda", 0)
 # What a call enters of ours and of the standard library, for a further number of rows.
-MOST_CALLS = 60
+MOST_CALLS = 40
 DRAWN = tuple(each for each in Phase if each is not Phase.shrink)  # a norm is planned for each example
 
 

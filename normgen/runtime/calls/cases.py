@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from normgen.arrays.views import View, packed
@@ -46,7 +47,7 @@ class PreparedCases:
 
     def __init__(self, assembler: Assembler) -> None:
         self._assembler = assembler
-        self._open = _open_dimensions(assembler.direction)
+        self._names = cache(partial(_names, assembler.direction))
         # By kind, the open lengths of which a case was for a single one, each as often as that happened.
         self._pinned: Bounded[Kind, tuple[str, ...]] = Bounded(KINDS_KEPT)
         self._cases: Bounded[Kind, tuple[Case[PreparedCall], ...]] = Bounded(KINDS_KEPT)
@@ -105,14 +106,6 @@ class PreparedCases:
                 )
         return Opened(tuple(kind), lengths, symbols) if lengths else None
 
-    def _names(self, tensor: str, count: int) -> tuple[str | None, ...]:
-        """For each dimension of an array the name of its length, where that is open."""
-        before, rest, after = self._open[tensor]
-        if rest is None:
-            return before
-        within = count - len(before) - len(after)
-        return (*before, *(f"{REST}{place}" if rest else None for place in range(within)), *after)
-
     def _case(self, call: ViewedCall, opened: Opened, left: Sequence[str]) -> Case[PreparedCall]:
         """The case of a call."""
         assembler = replace(self._assembler, executors=lambda key: _Compiling(self._assembler.executors(key)))
@@ -143,25 +136,15 @@ class _Compiling:
         return Later(self.executor.prepare, (function, launch))
 
 
-def _open_dimensions(
-    direction: Direction,
-) -> dict[str, tuple[tuple[str | None, ...], bool | None, tuple[str | None, ...]]]:
-    """By array, the names of its open dimensions before `...`, whether that is open, or None where it has no
-    `...`, and after it."""
-    fixed = {axis.name for axis in direction.axes if axis.extent is not None}
-    left = set(direction.record.open) - fixed
-
-    def names(dims: Sequence[tuple[str, ...]]) -> tuple[str | None, ...]:
-        return tuple(dim[0] if len(dim) == 1 and dim[0] in left else None for dim in dims)
-
-    found = {}
-    for name, record in (direction.operands | direction.results).items():
-        dims = record.dims
-        at = dims.index((REST,)) if (REST,) in dims else None
-        rest = None if at is None else REST in left
-        before, after = (dims, ()) if at is None else (dims[:at], dims[at + 1 :])
-        found[name] = names(before), rest, names(after)
-    return found
+def _names(direction: Direction, tensor: str, count: int) -> tuple[str | None, ...]:
+    """For each dimension of an array that has so many the name of its length, where that is open."""
+    left = set(direction.record.open) - {axis.name for axis in direction.axes if axis.extent is not None}
+    dims = (direction.operands | direction.results)[tensor].dims
+    found: list[str | None] = []
+    for dim in dims:
+        rest = [f"{REST}{place}" for place in range(count - len(dims) + 1)]
+        found += [name if left.issuperset(dim) else None for name in (rest if dim == (REST,) else dim[:1])]
+    return tuple(found)
 
 
 def _sized(view: View, symbols: Sequence[str | None], is_packed: bool, sizes: Mapping[str, int]) -> View:
