@@ -26,14 +26,15 @@ _WHY_SKIPPED = {
 
 def taken(direction: Direction, binding: Binding, device: Machine) -> tuple[Alternative, list[str]]:
     """How a call would run, and a line about it if it was tuned."""
+    from normgen.runtime.planning import store
     from normgen.runtime.planning.choose import fastest
     from normgen.runtime.planning.store import Workload
-    from normgen.runtime.planning.tuned import STORE, said_of, tuned
+    from normgen.runtime.planning.tuned import said_of, tuned
 
     found = tuned(direction.record, binding, device)
     if found is None:
         return fastest(direction.record, binding, device), []
-    path = STORE.where(Workload(direction.record, device))
+    path = store.where(Workload(direction.record, device))
     return found[1], [f"tuned: {said_of(found[0])}; kept in {path}"]
 
 

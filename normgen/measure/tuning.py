@@ -28,6 +28,7 @@ from normgen.measure.plans import measure_plan
 from normgen.measure.timing import BATCHES, FEW
 from normgen.measure.trials import Limits, Outcome, Trial
 from normgen.package.records import Package
+from normgen.runtime.planning import store
 from normgen.runtime.planning.choose import (
     Alternative,
     Candidate,
@@ -39,7 +40,7 @@ from normgen.runtime.planning.choose import (
 )
 from normgen.runtime.planning.choose import chosen as planned_choice
 from normgen.runtime.planning.store import Tuned, Workload
-from normgen.runtime.planning.tuned import STORE, call_key
+from normgen.runtime.planning.tuned import call_key
 
 FACTOR = 1.5  # times the least expected time of a kernel, beyond which no offer is tried
 STRATEGIES = 2.0  # times the least expected time of a pass, beyond which no strategy is tried
@@ -65,7 +66,7 @@ def tune(
     device = bench.executor.device
     title = f"{package.name} {case.direction}"
     workload = Workload(direction.record, device)
-    STORE.put(workload, call_key(direction.record, search.binding), found, title)
+    store.put(workload, call_key(direction.record, search.binding), found, title)
     least = least_bytes(direction, search.binding)
     return Outcome(
         case=case,
@@ -74,7 +75,7 @@ def tune(
         trials=tuple(search.trials),
         usual=search.usual,
         found=found,
-        path=STORE.where(workload),
+        path=store.where(workload),
         taken=search.planned(found.choice) if found else search.default,
         left=search.left,
     )

@@ -23,7 +23,7 @@ from normgen.package.direction import Direction, directions
 from normgen.runtime.planning import store
 from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.store import Tuned, Workload
-from normgen.runtime.planning.tuned import STORE, call_key, plan_tuned
+from normgen.runtime.planning.tuned import call_key, plan_tuned
 from tests.fakes.driver import FakeDriver
 from tests.generated import generated
 from tests.threads import at_once, forked
@@ -64,8 +64,8 @@ def keep(
 ) -> Path:
     record = direction().record
     workload, found = Workload(record, device), Tuned(choice or last_offer(), 90.0, 100.0)
-    STORE.put(workload, call_key(record, binding(sizes)), found, "rmsnorm backward")
-    return STORE.where(workload)
+    store.put(workload, call_key(record, binding(sizes)), found, "rmsnorm backward")
+    return store.where(workload)
 
 
 def planned(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Machine = USUAL_MACHINE) -> Any:
@@ -93,7 +93,7 @@ def test_what_is_kept_is_found_by_exactly_such_calls() -> None:
         assert planned(**how) == usual(**how), how
     keep(sizes=SIZES | {"...": 128})  # what was kept can be forgotten, and others stay
     workload = Workload(direction().record, USUAL_MACHINE)
-    STORE.put(workload, call_key(direction().record, binding()), None, "rmsnorm backward")
+    store.put(workload, call_key(direction().record, binding()), None, "rmsnorm backward")
     assert planned() == usual()
     assert planned(SIZES | {"...": 128}) != usual(SIZES | {"...": 128})
 
@@ -199,10 +199,10 @@ def test_other_kernels_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch)
     form = replace(kernel.forms[0], source=kernel.forms[0].source + "\n")
     other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
     other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
-    assert STORE.where(Workload(other, USUAL_MACHINE)) != here
+    assert store.where(Workload(other, USUAL_MACHINE)) != here
     assert plan_tuned(other, binding(), USUAL_MACHINE).notes == usual().notes
     monkeypatch.setattr(store, "functions_of", lambda texts: "// device functions of another version\n")
-    assert STORE.where(Workload(record, USUAL_MACHINE)) != here
+    assert store.where(Workload(record, USUAL_MACHINE)) != here
 
 
 def test_many_writers_lose_nothing(cache: Path) -> None:

@@ -3,9 +3,9 @@ family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -98,7 +98,6 @@ class Alternative:
     strategy: Strategy
     temporaries: tuple[tuple[str, tuple[int, ...], str], ...]  # (name, shape, dtype)
     kernels: tuple[Candidate, ...]  # in order
-    alike: Callable[[], tuple[Launch, ...]] = field(default=tuple, compare=False, repr=False)  # of a plan
 
     @property
     def microseconds(self) -> float:
@@ -120,6 +119,14 @@ class Alternative:
             lambda: tuple(f"{each.kernel.name}: {each.text}" for each in self.kernels),
             self.alike,
         )
+
+    def alike(self) -> tuple[Launch, ...]:
+        """Launches with every text of calls that differ from this one in the number of their rows."""
+        found: list[Launch] = []
+        for each in self.kernels:
+            with suppress(TooLarge):  # no text of 32 bits, of so many rows
+                found += family_of(each.kernel).texts(each.kernel, each.call)
+        return tuple(found)
 
 
 def plan_launches(
@@ -309,15 +316,7 @@ class Running:
             Candidate(kernel, self.call, picked.get(kernel.name) or self.default(kernel))
             for kernel in self.kernels
         )
-        return Alternative(self.strategy, temporaries, kernels, self.alike)
-
-    def alike(self) -> tuple[Launch, ...]:
-        """Launches with every text of calls that differ from this one in the number of their rows."""
-        found: list[Launch] = []
-        for kernel in self.kernels:
-            with suppress(TooLarge):  # no text of 32 bits, of so many rows
-                found += family_of(kernel).texts(kernel, self.call)
-        return tuple(found)
+        return Alternative(self.strategy, temporaries, kernels)
 
 
 @once

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from normgen.cache import default_cache, digest
 from normgen.cache_files import locked, make_private, read_plain, write_whole
@@ -55,48 +55,34 @@ class Workload:
         return digest(repr(self.record), functions_of(texts))[:32]
 
 
-class Store(Protocol):
-    """What was measured: by workload, and by what of a call it is for."""
-
-    def where(self, workload: Workload) -> Path:
-        """The place of a workload."""
-        ...
-
-    def choices(self, workload: Workload) -> Mapping[str, Tuned]:
-        """What is kept, by what of a call it is for."""
-        ...
-
-    def put(self, workload: Workload, key: str, found: Tuned | None, title: str) -> None:
-        """Keep what was measured for such a call, or forget what was kept. `title` says whose kernels they
-        are, for people who read it."""
-        ...
+def where(workload: Workload) -> Path:
+    """The place of a workload."""
+    return default_cache().root / FOLDER / f"{workload.kind}-{workload.kernels}.json"
 
 
-class FileStore(Store):
-    """The store in the cache's folder. Any number of processes may write it at once; plans that norms of this
-    process have made already stay as they are."""
+def choices(workload: Workload) -> Mapping[str, Tuned]:
+    """What is kept, by what of a call it is for."""
+    if workload.kind not in _kinds(default_cache().root / FOLDER):
+        return {}
+    return _read(where(workload))
 
-    def where(self, workload: Workload) -> Path:
-        return default_cache().root / FOLDER / f"{workload.kind}-{workload.kernels}.json"
 
-    def choices(self, workload: Workload) -> Mapping[str, Tuned]:
-        if workload.kind not in _kinds(default_cache().root / FOLDER):
-            return {}
-        return _read(self.where(workload))
-
-    def put(self, workload: Workload, key: str, found: Tuned | None, title: str) -> None:
-        path, device = self.where(workload), workload.device
-        make_private(path.parent)
-        with locked(path.with_name(path.name + ".lock")):
-            choices = _load(path)
-            choices.pop(key, None)
-            if found is not None:
-                choices[key] = found
-            about = {"name": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors}
-            calls = {each: _written(choice) for each, choice in sorted(choices.items())}
-            content = {"format": FORMAT, "device": about, "kernels": title, "calls": calls}
-            write_whole(path, f"{json.dumps(content, indent=1)}\n".encode())
-        look_again()
+def put(workload: Workload, key: str, found: Tuned | None, title: str) -> None:
+    """Keep what was measured for such a call, or forget what was kept. `title` says whose kernels they are,
+    for people who read it. Any number of processes may write at once; plans that norms of this process have
+    made already stay as they are."""
+    path, device = where(workload), workload.device
+    make_private(path.parent)
+    with locked(path.with_name(path.name + ".lock")):
+        kept = _load(path)
+        kept.pop(key, None)
+        if found is not None:
+            kept[key] = found
+        about = {"name": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors}
+        calls = {each: _written(choice) for each, choice in sorted(kept.items())}
+        content = {"format": FORMAT, "device": about, "kernels": title, "calls": calls}
+        write_whole(path, f"{json.dumps(content, indent=1)}\n".encode())
+    look_again()
 
 
 def look_again() -> None:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from normgen.launching.launch import Binding, LaunchPlan
 from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord
+from normgen.runtime.planning import store
 from normgen.runtime.planning.choose import Alternative, chosen, plan_launches
 from normgen.runtime.planning.made import plan_made
-from normgen.runtime.planning.store import FileStore, Store, Tuned, Workload
+from normgen.runtime.planning.store import Tuned, Workload
 
 VARIABLE = "NORMGEN_TUNED"
-STORE: Store = FileStore()
 
 
 def plan_tuned(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
@@ -42,7 +42,7 @@ def tuned(record: PassRecord, binding: Binding, device: Machine) -> tuple[Tuned,
     """What is stored for a call, and planned; None where nothing is, or nothing that fits."""
     if device.host or os.environ.get(VARIABLE) == "0":
         return None
-    choices = STORE.choices(Workload(record, device))
+    choices = store.choices(Workload(record, device))
     stored = choices.get(call_key(record, binding)) if choices else None
     if stored is None:
         return None
