@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from normgen.arrays.views import View, packed
 from normgen.devices.executors import Executor
@@ -30,16 +30,6 @@ MOST_CASES = 32  # of one kind of call
 MOST_PINNED = 3  # times that a case is for a single length, after which that length is not open any more
 
 Kind = tuple[Any, ...]
-
-
-class Opened(NamedTuple):
-    """A call, and the lengths of its open dimensions apart: two calls of one kind differ only in these.
-    `symbols`: by array, for each dimension the name of its length, or None where it is not open; and whether
-    the array is packed."""
-
-    kind: Kind
-    lengths: dict[str, int]
-    symbols: dict[str, tuple[tuple[str | None, ...], bool]]
 
 
 class PreparedCases:
@@ -62,26 +52,27 @@ class PreparedCases:
         opened = self._opened(call)
         if opened is None:
             return self._assembler.prepare(call)
-        pinned = self._pinned.get(opened.kind)
+        kind, lengths = opened
+        pinned = self._pinned.get(kind)
         if pinned is None:  # the first of its kind
-            self._pinned.keep(opened.kind, ())
+            self._pinned.keep(kind, ())
             return self._assembler.prepare(call)
-        closed = [name for name in opened.lengths if pinned.count(name) >= MOST_PINNED]
-        left = [name for name in opened.lengths if name not in closed]
-        key = (*opened.kind, *((name, opened.lengths[name]) for name in closed))
+        closed = [name for name in lengths if pinned.count(name) >= MOST_PINNED]
+        left = [name for name in lengths if name not in closed]
+        key = (*kind, *((name, lengths[name]) for name in closed))
         known = self._cases.get(key, ())
-        case = next((each for each in known if each.limits.hold(opened.lengths)), None)
+        case = next((each for each in known if each.limits.hold(lengths)), None)
         if case is None and left and len(known) < MOST_CASES:
-            case = self._case(call, opened, left)
-            self._pinned.keep(opened.kind, (*pinned, *case.limits.pinned))
+            case = self._case(call, lengths, left)
+            self._pinned.keep(kind, (*pinned, *case.limits.pinned))
             self._cases.keep(key, (*known, case))
-        return self._assembler.prepare(call) if case is None else case.at(opened.lengths)
+        return self._assembler.prepare(call) if case is None else case.at(lengths)
 
-    def _opened(self, call: ViewedCall) -> Opened | None:
-        """The call with its open lengths apart; None where it has none, or is empty, or where arrays do not
-        agree in them. A length of 1 is not open."""
+    def _opened(self, call: ViewedCall) -> tuple[Kind, dict[str, int]] | None:
+        """The lengths of a call's open dimensions, after its kind, which is all else: two calls of one kind
+        differ only in these lengths. None where it has none, or is empty, or where arrays do not agree in
+        them. A length of 1 is not open."""
         lengths: dict[str, int] = {}
-        symbols: dict[str, tuple[tuple[str | None, ...], bool]] = {}
         kind: list[Any] = [call.wanted, call.accumulate, call.sm_count, call.types, call.loose, (*call.bits,)]
         for views in (call.views, call.out):
             kind.append(None)
@@ -90,33 +81,31 @@ class PreparedCases:
                 names = self._names(name, len(shape))
                 if len(names) != len(shape) or 0 in shape:
                     return None
-                # (planning may take for granted that an open axis is stepped along)
-                named = tuple(
-                    [each if size >= SHORTEST else None for each, size in zip(names, shape, strict=True)]
-                )
-                is_packed = view.strides == packed(shape)
-                for axis, size in zip(named, shape, strict=True):
-                    if axis is not None and lengths.setdefault(axis, size) != size:
+                closed: list[int | None] = []
+                for axis, size in zip(names, shape, strict=True):
+                    # (planning may take for granted that an open axis is stepped along)
+                    if axis is None or size < SHORTEST:
+                        closed.append(size)
+                    elif lengths.setdefault(axis, size) == size:
+                        closed.append(None)
+                    else:
                         return None
-                symbols[name] = named, is_packed
-                closed = tuple([None if axis else size for axis, size in zip(named, shape, strict=True)])
-                strides = None if is_packed else view.strides
-                kind.append(
-                    (name, view.pointer & 15, view.dtype, closed, strides, view.readonly, view.device)
-                )
-        return Opened(tuple(kind), lengths, symbols) if lengths else None
+                strides = None if view.strides == packed(shape) else view.strides
+                kind += [name, view.pointer & 15, view.dtype, (*closed,), strides, view.readonly, view.device]
+        return (tuple(kind), lengths) if lengths else None
 
-    def _case(self, call: ViewedCall, opened: Opened, left: Sequence[str]) -> Case[PreparedCall]:
-        """The case of a call."""
+    def _case(self, call: ViewedCall, lengths: Mapping[str, int], left: Sequence[str]) -> Case[PreparedCall]:
+        """The case of a call, with these of its open lengths left open."""
         assembler = replace(self._assembler, executors=lambda key: _Compiling(self._assembler.executors(key)))
 
         def prepared(sizes: Mapping[str, int]) -> PreparedCall:
             def sized(views: Mapping[str, View]) -> dict[str, View]:
-                return {name: _sized(view, *opened.symbols[name], sizes) for name, view in views.items()}
+                names = {name: self._names(name, len(view.shape)) for name, view in views.items()}
+                return {name: _sized(view, names[name], sizes) for name, view in views.items()}
 
             return assembler.prepare(call._replace(views=sized(call.views), out=sized(call.out)))
 
-        return traced(opened.lengths, left, prepared)
+        return traced(lengths, left, prepared)
 
 
 @dataclass(frozen=True)
@@ -147,10 +136,13 @@ def _names(direction: Direction, tensor: str, count: int) -> tuple[str | None, .
     return tuple(found)
 
 
-def _sized(view: View, symbols: Sequence[str | None], is_packed: bool, sizes: Mapping[str, int]) -> View:
-    """A view with the lengths of its open dimensions in place of numbers."""
-    shape = tuple(sizes.get(name or "", length) for name, length in zip(symbols, view.shape, strict=True))
-    if not is_packed:
+def _sized(view: View, names: Sequence[str | None], sizes: Mapping[str, int]) -> View:
+    """A view with the lengths of its open dimensions in place of numbers. `names`: of all its dimensions."""
+    shape = tuple(
+        sizes.get(name or "", length) if length >= SHORTEST else length
+        for name, length in zip(names, view.shape, strict=True)
+    )
+    if view.strides != packed(view.shape):
         return view._replace(shape=shape)
     strides, step = [], 1
     for length in reversed(shape):  # (`packed` keeps results, for which it needs the lengths as numbers)

@@ -308,9 +308,8 @@ class Running:
 
     def alternative(self, picked: Mapping[str, Any]) -> Alternative:
         """The strategy, with these schedules for the kernels of these names."""
-        shapes = [tuple(self.call.extents[axis] for group in t.dims for axis in group) for t in self.held]
         temporaries = tuple(
-            (t.name, shape, t.dtype or "f32") for t, shape in zip(self.held, shapes, strict=True)
+            (t.name, tuple(self.call.extents[axis] for axis in t.axes), t.dtype or "f32") for t in self.held
         )
         kernels = tuple(
             Candidate(kernel, self.call, picked.get(kernel.name) or self.default(kernel))
