@@ -200,7 +200,7 @@ FAULTS = [
         "return unsigned(word >> 32) == epoch;",
         "return word != 0;",
         "tests/runtime/test_words.py",
-        "gathers and 2",
+        "exchange_words and 2",
     ),
     Fault(
         "an exchange of words does not wait for the kernels ahead of it",

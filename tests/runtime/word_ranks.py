@@ -1,13 +1,12 @@
 """Ranks that exchange by words, each a process with the kernels of the host: their buffers are files that all
 have in their memory.
 
-python -m tests.runtime.word_ranks TASK RANK RANKS FOLDER writes to FOLDER/found.RANK, as JSON, what the rank
-has to say: nothing where all is as it should be.
+python -m tests.runtime.word_ranks RANK RANKS FOLDER does all tasks, each in a folder of its name. At the
+first fault it ends with code 1 and says what is wrong.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -35,7 +34,7 @@ from normgen.runtime.ranks.peer_memory import (
 )
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 300  # seconds
+LONGEST = 600  # seconds
 ONCE = 60  # seconds that one wait takes at most, however slow the machine is: one for each value takes more
 CAPACITY = (MOST_BLOCKS + 2) * CHUNK  # more chunks than blocks
 LATE = 3  # of the calls of the last rank
@@ -104,7 +103,7 @@ def counts(number):
 def gathers(mine):
     """Many calls, of ranks that come late by chance."""
     chance = np.random.default_rng(mine.rank)
-    for call, count in enumerate(counts(60)):
+    for call, count in enumerate(counts(24)):
         time.sleep(chance.choice([0, 0, 0, 0.003]))
         got = mine.gather(told_by(mine.rank, call, count))
         want = np.stack([told_by(rank, call, count) for rank in range(mine.ranks)])
@@ -240,43 +239,51 @@ def one_tells_no_row(mine):
     assert mine.late.epoch == 2 and 1 <= mine.late.rank <= last and mine.late.place < len(x)
 
 
-TASKS = {
-    each.__name__: each
-    for each in (
-        gathers,
-        epochs_begin_anew,
-        sums,
-        blocks_take_chunks_as_they_are_numbered,
-        one_stops,
-        one_adds_nothing,
-        rows_tell_of_themselves,
-        one_tells_no_row,
-    )
-}
+TASKS = (
+    gathers,
+    epochs_begin_anew,
+    sums,
+    blocks_take_chunks_as_they_are_numbered,
+    one_stops,
+    one_adds_nothing,
+    rows_tell_of_themselves,
+    one_tells_no_row,
+)
 
 
-def main(task, rank, ranks, folder):
-    try:
-        TASKS[task](Rank(int(rank), int(ranks), Path(folder)))
-        found = ""
-    except Exception as fault:
-        found = f"rank {rank}: {type(fault).__name__} {fault}"
-    Path(folder, f"found.{rank}").write_text(json.dumps(found))
+def main(rank, ranks, folder):
+    for task in TASKS:
+        try:
+            task(Rank(int(rank), int(ranks), Path(folder, task.__name__)))
+        except Exception as fault:
+            sys.exit(f"{task.__name__}, rank {rank}: {type(fault).__name__} {fault}")
 
 
-def faults(task, ranks, folder):
-    """What so many ranks have to say of a task."""
-    for k in range(ranks):
-        with open(folder / f"buffer.{k}", "wb") as file:
-            file.truncate(8 * channel_words(ranks, CAPACITY))
-    command = [sys.executable, "-m", "tests.runtime.word_ranks", task]
-    running = [subprocess.Popen([*command, str(k), str(ranks), str(folder)], cwd=ROOT) for k in range(ranks)]
-    try:
-        assert [process.wait(LONGEST) for process in running] == [0] * ranks
-    finally:
-        for process in running:
-            process.kill()
-    return [json.loads((folder / f"found.{k}").read_text()) for k in range(ranks)]
+def faults(ranks, folder):
+    """What is wrong where so many ranks do the tasks: the first fault ends all of them."""
+    for task in TASKS:
+        (folder / task.__name__).mkdir()
+        for k in range(ranks):
+            with open(folder / task.__name__ / f"buffer.{k}", "wb") as file:
+                file.truncate(8 * channel_words(ranks, CAPACITY))
+    command, end = [sys.executable, "-m", "tests.runtime.word_ranks"], time.monotonic() + LONGEST
+    with open(folder / "said", "w+") as said:
+        running = [
+            subprocess.Popen([*command, str(k), str(ranks), str(folder)], cwd=ROOT, stderr=said)
+            for k in range(ranks)
+        ]
+        try:
+            while (codes := [process.poll() for process in running]) != [0] * ranks:
+                assert time.monotonic() < end, "ranks take too long"
+                if any(codes):
+                    said.seek(0)
+                    return f"codes {codes}: {said.read()}"
+                time.sleep(0.05)
+            return ""
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
 
 
 if __name__ == "__main__":
