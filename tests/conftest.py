@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import unified_diff
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes.machine import COMPILERS, RAN_ON, need_compiler
 from tests.kernels import names_executor
+from tests.sampling import one_in
 
 HAS_TORCH = find_spec("torch") is not None
 GOLDEN = Path(__file__).parent / "golden"
@@ -21,6 +22,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
+    parser.addoption(
+        "--one-in", type=int, default=1, help="of the cases of each test, run one in so many, or one at least"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,12 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("several tests write one file: --update-golden goes without -n")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what compiles kernels, for the host or with a CUDA compiler."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what compiles kernels, for the host or with a CUDA compiler; thin out what -m and -k leave."""
     for item in items:
         compiles = any(map(item.get_closest_marker, COMPILERS))
         if compiles or (isinstance(item, pytest.Function) and names_executor(item)):
             item.add_marker("kernels")
+    yield
+    kept = one_in(config.getoption("one_in"), [item.nodeid for item in items])
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
 
 
 def pytest_collection_finish() -> None:

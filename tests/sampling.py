@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from itertools import product
 from typing import Any
 
@@ -29,6 +30,19 @@ def sampled(values: Iterable[Any], *kept: int) -> list[Any]:
         pytest.param(value, id=_name(value), marks=() if place in kept else pytest.mark.thorough)
         for place, value in enumerate(values)
     ]
+
+
+def one_in(few: int, cases: Iterable[str]) -> set[str]:
+    """Of the cases of each test one in so many, or one at least: always the same."""
+    tests: dict[str, list[str]] = {}
+    for case in cases:
+        tests.setdefault(case.partition("[")[0], []).append(case)
+    # In an order that has nothing to do with that of parameters, so that what is kept has all kinds of them.
+    return {
+        case
+        for some in tests.values()
+        for case in sorted(some, key=lambda case: sha256(case.encode()).digest())[: -(-len(some) // few)]
+    }
 
 
 def _name(value: Any) -> str:

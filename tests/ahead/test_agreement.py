@@ -23,6 +23,7 @@ from normgen.runtime.planning.made import plan_made
 from tests.ahead import programs
 from tests.ahead.agreement import Call, Shape, launcher, shapes
 from tests.ahead.standalone import Launched
+from tests.kinds import of_all
 
 # Of device functions, those in which blocks wait for one another.
 WAITING = frozenset(("cooperative.cuh", "resident/resident.cuh"))
@@ -63,7 +64,7 @@ def needed(cases: Cases) -> int:
     return cases.device.multiprocessors if waits else 0
 
 
-@pytest.mark.parametrize("name", bundled.names())
+@pytest.mark.parametrize("name", of_all(bundled.names()))
 def test_json_module_and_header_launch_what_planning_launches(
     name: str, library: Path, tmp_path: Path
 ) -> None:

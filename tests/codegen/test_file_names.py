@@ -113,7 +113,7 @@ def check(found: Iterator[tuple[str, str, object]]) -> None:
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
 )
 @given(st.lists(st.sampled_from(PARTS) | st.characters(), max_size=8).map("".join))
 @example("x\n__builtin_abort();\n#pragma .norm")
