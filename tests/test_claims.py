@@ -46,7 +46,7 @@ CLAIMS: dict[tuple[str, str], dict[str, Sequence[str]]] = {
             f"{HERE}::test_no_element_type_is_block_scaled",
         ],
         "statistics across GPUs: yes:": [
-            "tests/torch/test_spread.py::test_two_processes_have_the_results_of_one",
+            "tests/torch/test_spread.py::test_processes_have_the_results_of_one",
             "tests/gpu/test_ranks.py",
         ],
         "AMD GPUs; fast on CPUs: no; no:": [f"{HERE}::test_kernels_are_for_cuda"],

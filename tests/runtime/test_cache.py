@@ -90,7 +90,7 @@ def test_eight_processes_on_a_cold_key_build_once(tmp_path: Path) -> None:
 
 def test_threads_build_a_key_once_and_different_keys_at_the_same_time(tmp_path: Path) -> None:
     cache, calls = Cache(tmp_path / "c"), []
-    meet = threading.Barrier(2, timeout=10)
+    meet = threading.Barrier(2, timeout=60)
 
     def build(path: Path) -> None:
         calls.append(1)
@@ -133,7 +133,7 @@ def test_a_held_lock_delays_but_does_not_stop(tmp_path: Path, monkeypatch: pytes
     with cache_files.locked(path):
         begin = time.monotonic()
         with cache_files.locked(path):
-            assert 0.15 < time.monotonic() - begin < 5
+            assert 0.15 < time.monotonic() - begin < 60
         cache_files.remove_idle_lock(path)
         assert path.exists()  # its holder's still
     assert not path.exists()

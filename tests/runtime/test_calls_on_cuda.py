@@ -137,7 +137,7 @@ def test_texts_are_compiled_side_by_side(
     driver: FakeDriver, norm: Norm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    together, met, compile_one = threading.Barrier(2, timeout=20), threading.Event(), driver.compile
+    together, met, compile_one = threading.Barrier(2, timeout=60), threading.Event(), driver.compile
 
     def compiling(*given: Any) -> bytes:
         if not met.is_set():

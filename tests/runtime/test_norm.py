@@ -140,7 +140,7 @@ def test_scratch_memory_of_calls_at_once_is_apart() -> None:
         def launch(self, *given: Any) -> None:
             super().launch(*given)
             places.append(tuple(self.launches[-1][1][-3:-1]))
-            here.wait(10)
+            here.wait(60)
 
     norm = stubs.norm(stubs.package(), Meeting())
     at_once(*[lambda: norm.backward(DY, X, W, RSTD)] * 2)

@@ -39,60 +39,21 @@ os._exit(0)
 """
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    return faults(MODULE, 2, tmp_path_factory.mktemp("two"))
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory):
-    return faults(MODULE, 4, tmp_path_factory.mktemp("four"), {processes.SET: "four"})
-
-
-@pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["two"]])
-def test_two_processes_have_the_results_of_one(name, two):
-    for fault in two:
-        assert not fault[name], fault[name]
-
-
-@pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["four"]])
-def test_four_processes_have_the_results_of_one(name, four):
-    """One of which has no elements."""
-    for fault in four:
-        assert not fault[name], fault[name]
-
-
-def _exchanging_words(tmp_path_factory, checks, backend):
-    variables = {processes.SET: checks, WORDS_ON_HOST: "1", BACKEND: backend}
-    return faults(MODULE, 3, tmp_path_factory.mktemp(checks), variables)
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    return _exchanging_words(tmp_path_factory, "words", "words")
-
-
-@pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["words"]])
-def test_processes_that_exchange_words_have_the_results_of_one(name, words):
-    for fault in words:
-        assert not fault[name], fault[name]
-
-
-@pytest.fixture(scope="module")
-def within(tmp_path_factory):
-    return _exchanging_words(tmp_path_factory, "within", "auto")
-
-
-@pytest.mark.parametrize("name", [check.__name__ for check in processes.SETS["within"]])
-def test_processes_whose_kernels_exchange_words_have_the_results_of_one(name, within):
-    for fault in within:
-        assert not fault[name], fault[name]
-
-
-@pytest.mark.thorough
-def test_every_spec_on_three_processes_has_the_results_of_one(tmp_path):
-    """One of which has no elements."""
-    for found in faults(MODULE, 3, tmp_path, {processes.SET: "every"}):
+@pytest.mark.parametrize(
+    ("checks", "ranks", "variables"),
+    [
+        ("two", 2, {}),
+        ("four", 4, {}),
+        ("words", 3, {WORDS_ON_HOST: "1", BACKEND: "peer-memory"}),
+        ("within", 3, {WORDS_ON_HOST: "1", BACKEND: "auto"}),
+        pytest.param("every", 3, {}, marks=pytest.mark.thorough),
+    ],
+    ids=["two", "four", "words", "within", "every"],
+)
+def test_processes_have_the_results_of_one(checks, ranks, variables, tmp_path):
+    """One of three or four has no elements."""
+    for found in faults(MODULE, ranks, tmp_path, {processes.SET: checks, **variables}):
+        assert found.keys() == {check.__name__ for check in processes.SETS[checks]}
         assert not any(found.values()), "\n".join(found.values())
 
 
