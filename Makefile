@@ -98,14 +98,11 @@ test-gpus: $(if $(GPU_PYTHON),,$(VENV)/.installed-gpu) ## run the tests that nee
 	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GPU_PYTHON),$(BIN)/python) -m pytest \
 		tests/gpu/test_ranks.py tests/torch/test_gpu.py::test_calls_run_where_their_tensors_are $(PYTEST_ARGS)
 
-# What has a function that is still above grade C of cyclomatic complexity; tests/test_complexity.py keeps it from growing.
-COMPLEX := normgen/runtime/planning/made.py
-
 lint: $(VENV)/.installed-dev ## run ruff, mypy --strict on normgen/, the tape and build_pycuda, and look for functions that are too complex and tests that cannot fail
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(BIN)/xenon --max-absolute C --exclude "$(COMPLEX)" normgen tools bench examples
+	$(BIN)/xenon --max-absolute C normgen tools bench examples
 	$(BIN)/python -m tools.weak_tests
 
 format: $(VENV)/.installed-dev ## format the code by ruff

@@ -7,7 +7,7 @@ between one block per row and as many as are resident, there are several cases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -95,6 +95,13 @@ def cases_of(
 
     pinned = case_at({}).limits.pinned
     left = tuple(axis for axis in left if axis not in pinned)
+    return Cases(direction, dtype, binding, device, strategy, left, _joined(_walk(binding, left, case_at)))
+
+
+def _walk(
+    binding: Binding, left: tuple[str, ...], case_at: Callable[[Mapping[str, int]], Case[Any]]
+) -> list[Case[LaunchPlan]]:
+    """The cases of lengths of the axes that are left, from those of the call outwards."""
     planned = {axis: length for axis, length in binding.extents if axis in left}
     found: list[Case[LaunchPlan]] = []
     points = [planned]
@@ -109,7 +116,7 @@ def cases_of(
         if case.value is not None:
             found.append(case)
             points += case.limits.beyond(point)
-    return Cases(direction, dtype, binding, device, strategy, left, _joined(found))
+    return found
 
 
 def _joined(found: Sequence[Case[LaunchPlan]]) -> tuple[Case[LaunchPlan], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Slot
@@ -62,6 +62,14 @@ def _misfits(record: PassRecord, made: MadeRecord, binding: Binding, device: Mac
     for axis, length in made.sizes:
         if sizes[axis] != length:
             yield f"{axis} is {sizes[axis]} here; generate it again: {again()}"
+    yield from _misfit_operands(record, made, binding, again)
+
+
+def _misfit_operands(
+    record: PassRecord, made: MadeRecord, binding: Binding, again: Callable[[str], str]
+) -> Iterator[str]:
+    """What of the arrays of a call a module was not made for. `again`: the command for another type."""
+    lengths, any_shape = dict(binding.extents), f"for a module for any call: {made.command}"
     given, wanted = dict(binding.operands), dict(made.operands)
     if given.keys() != wanted.keys() or binding.accumulate:
         names = ", ".join(sorted(given.keys() ^ wanted.keys())) or "accumulate"
