@@ -56,7 +56,9 @@ def differentiable_variants():
 
 
 def label(variant):
-    """The name of a variant in a test's: groupnorm-groups=2."""
+    """The name of a variant in a test's, groupnorm-groups=2, or the name of a kind itself."""
+    if isinstance(variant, str):
+        return variant
     spec, attrs = variant
     name = spec.split()[1] if spec in TEXTS else spec
     return "-".join([name, *(f"{key}={value}" for key, value in attrs.items())])

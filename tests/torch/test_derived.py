@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
+from tests.sampling import paired
 from tests.torch.drawing import differentiable_variants, example, label, variants
 from tests.torch.modes import without_kernels
 from tests.torch.norms import drawn, nt, same, torch
@@ -61,20 +62,17 @@ def _modes(case, tensors=None):
         return outcome(), want
 
 
-@pytest.mark.parametrize("dtype", ("f32", "bf16", "f16"))
-@every_variant
+@pytest.mark.parametrize(("variant", "dtype"), paired(variants(), ("f32", "bf16", "f16"), name=label))
 def test_every_spec_is_what_its_kernels_compute(variant, dtype):
     _agree(*_modes(example(variant, dtype)))
 
 
-@pytest.mark.parametrize("layout", ("permuted", "expanded"))
-@every_variant
+@pytest.mark.parametrize(("variant", "layout"), paired(variants(), ("permuted", "expanded"), name=label))
 def test_operands_may_lie_in_any_way(variant, layout):
     _agree(*_modes(example(variant, "f32", layout)))
 
 
-@pytest.mark.parametrize("dtype", ("f32", "bf16"))
-@every_variant
+@pytest.mark.parametrize(("variant", "dtype"), paired(variants(), ("bf16", "f32"), name=label))
 def test_pieces_make_the_whole(variant, dtype, monkeypatch):
     monkeypatch.setattr(cutting, "_PIECE", 8)
     _agree(*_modes(example(variant, dtype, rows=5)))

@@ -18,6 +18,7 @@ from normgen.dsl import load_definition
 from normgen.dsl.functions import prelude
 from normgen.ir.grad import backward
 from normgen.ir.reference import evaluate
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.kernels
 
@@ -165,7 +166,7 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 
 
 @pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=GPU)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", sampled([torch.float32, torch.bfloat16, torch.float16], 0))
 @pytest.mark.parametrize("call", TABLE)
 def test_kernels(call: str, dtype: torch.dtype, place: str) -> None:
     function, given = TABLE[call]

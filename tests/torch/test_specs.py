@@ -12,6 +12,7 @@ from normgen.torch.calls import Wanted
 from normgen.verify.events import Row
 from normgen.verify.run import Options, run
 from tests.generated import generated
+from tests.sampling import paired
 from tests.threads import at_once
 from tests.torch.drawing import CONSTANT, TEXTS, differentiable_variants, example, label, variants
 from tests.torch.norms import drawn, nt, same, torch
@@ -21,7 +22,7 @@ grad, gradcheck, gradgradcheck = torch.autograd.grad, torch.autograd.gradcheck, 
 EXACT = {"dtype": torch.float64, "requires_grad": True}
 every_differentiable = pytest.mark.parametrize("variant", differentiable_variants(), ids=label)
 
-KINDS = [("f32", "dense"), ("f64", "permuted"), ("bf16", "expanded")]
+KINDS = ("f32-dense", "f64-permuted", "bf16-expanded")
 WHOLE = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 QUICK = ("test_schema", "test_faketensor")  # what differs between element types and layouts
 # PyTorch's CPU kernels cannot add up or compare fp8, which `test_schema` and the AOT check do.
@@ -52,9 +53,9 @@ def _no_float8(step):
     return [not (record.dtype or "").startswith("f8") for record in step.direction.results.values()]
 
 
-@pytest.mark.parametrize(("dtype", "layout"), KINDS, ids=[f"{dtype}-{layout}" for dtype, layout in KINDS])
-@pytest.mark.parametrize("variant", variants(), ids=label)
-def test_operators_pass_opcheck_and_fakes_lie_as_real_results_do(variant, dtype, layout):
+@pytest.mark.parametrize(("variant", "kind"), paired(variants(), KINDS, name=label))
+def test_operators_pass_opcheck_and_fakes_lie_as_real_results_do(variant, kind):
+    dtype, layout = kind.split("-")
     for step, arguments, whole in _calls(variant, dtype, layout):
         float8 = any(_is_tensor(each) and each.itemsize == 1 for each in arguments)
         checks = FLOAT8 if float8 else QUICK if dtype == "bf16" else WHOLE
