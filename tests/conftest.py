@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("several tests write one file: --update-golden goes without -n")
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(hookwrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark what compiles kernels, for the host or with a CUDA compiler; thin out what -m and -k leave."""
     for item in items:
