@@ -43,8 +43,8 @@ class SpreadFunction(NormFunction):
 
     @property
     def backend(self) -> str:
-        """How ranks exchange numbers on GPUs: "words", by stores to peers' memory; "collective: " and the
-        reason why torch.distributed is used; or that ranks have not agreed on it yet."""
+        """How ranks exchange numbers on GPUs: "peer-memory"; "collective: " and the reason why
+        torch.distributed is used; or that ranks have not agreed on it yet."""
         return self.where.ranks.backend
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:

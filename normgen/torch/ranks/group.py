@@ -1,4 +1,4 @@
-"""Process groups of PyTorch as ranks, and its tensors as what they tell each other."""
+"""Process groups of PyTorch as ranks, and tensors as what they exchange."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _KEPT = 4096  # calls that ranks have agreed on, for graphs
 
 
 class ProcessRanks:
-    """The ranks of a process group. A group that is made anew under its name has others.
+    """The ranks of a process group. A new group of the same name has other ranks.
 
-    Ranks of one node tell numbers of the host through memory of the host. Those of several do so through the
-    group, which takes GPUs where it is one of GPUs alone. While a CUDA graph is captured these cannot be
-    read, so that calls must have been made before: what ranks agreed on then holds in the graph.
+    Ranks of one node exchange NumPy arrays through shared memory of the host; ranks of several nodes use the
+    group, and its GPUs if it has no other backend. Results on a GPU cannot be read while a CUDA graph is
+    captured. A call must therefore be made before the capture: what ranks agreed on then holds in the graph.
     """
 
     def __init__(self, name: str, group: Any, time: int) -> None:
         """`time`: how often this process has had a group of this name."""
-        wish(), timeout(1)  # what they refuse, they refuse before ranks wait for each other
+        wish(), timeout(1)  # raise for bad variables before ranks wait for each other
         self.name = name
         self.rank, self.size = int(dist.get_rank(group)), int(dist.get_world_size(group))
         self.identity = name, self.size, time
@@ -49,14 +49,14 @@ class ProcessRanks:
         self._node: NodeRanks | None = None
         self._peer_memory: PeerMemory | None = None
         self._backend = ""
-        self._on_host = False  # tensors that were exchanged are
-        self._told: set[bytes] = set()  # by all ranks, in calls that they agreed on
-        # The same by a rank and what it told; None where others told several things.
+        self._on_host = False  # whether tensors on the host were exchanged
+        self._told: set[bytes] = set()  # the heads of all ranks, of calls that they agreed on
+        # The same by rank and its own head; None if other ranks had several heads with it.
         self._agreed: dict[tuple[int, bytes], NDArray[np.int64] | None] = {}
 
     @property
     def group(self) -> Any:
-        """The process group. RuntimeError where it is no more."""
+        """The process group. RuntimeError if it was destroyed."""
         found = self._group()
         if found is None or not self.are_of(private.group_by_name(self.name)):
             raise RuntimeError(
@@ -66,23 +66,23 @@ class ProcessRanks:
         return found
 
     def are_of(self, group: Any) -> bool:
-        """Whether these are the ranks of a group."""
+        """Whether these are the ranks of this group."""
         return group is not None and self._group() is group
 
     def leave(self) -> None:
-        """Give back what they have exchanged by."""
+        """Release what they exchange through."""
         self._node = self._peer_memory = None
 
     @property
     def backend(self) -> str:
-        """What exchanges what ranks tell on GPUs, and why: "words", or "collective: " and a reason; or that
-        this is undecided yet. The same on all ranks."""
+        """How ranks exchange tensors on GPUs: "peer-memory", or "collective: " and the reason; or that ranks
+        have not decided yet. The same on all ranks."""
         return self._backend or (f"{COLLECTIVE}: tensors are on CPUs" if self._on_host else UNDECIDED)
 
     def meet(self, what: str) -> None:
-        """Wait before the first call over the group until all ranks are there. `PeerFault`, which names who
-        is not, after so many seconds as NORMGEN_RANKS_TIMEOUT tells, or else ten minutes. And `PeerFault`
-        once a rank has not delivered in an earlier call. RuntimeError where the group is no more."""
+        """Wait for all ranks before the first call over the group. `PeerFault`, which names the missing
+        ranks, after NORMGEN_RANKS_TIMEOUT seconds (default: ten minutes), and if a rank did not deliver in
+        an earlier call. RuntimeError if the group was destroyed."""
         group = self.group
         if not self._has_met:
             if self._store is None:
@@ -93,9 +93,9 @@ class ProcessRanks:
             self._peer_memory.check(what)
 
     def gather(self, array: Any) -> Any:
-        """What all ranks give, of the same shape and type: an array of NumPy or a tensor, and so the result.
-        `PeerFault` where a rank is gone, or comes too late: for ranks of one node after as many seconds as
-        for `meet`, for those of several after the time-out of the group."""
+        """The arrays of all ranks, stacked: NumPy arrays or tensors, of the same shape and type on all ranks.
+        `PeerFault` if a rank has ended or is late: on one node after as many seconds as in `meet`, on several
+        nodes after the timeout of the group."""
         if not isinstance(array, np.ndarray):
             on_host = array.dtype == torch.float64  # of CPUs alone, and a group may be of GPUs alone
             return torch.tensor(self.gather(array.numpy())) if on_host else self._gathered(array)
@@ -114,8 +114,8 @@ class ProcessRanks:
         return found
 
     def _keep(self, heads: NDArray[np.int64]) -> None:
-        """Keep for graphs what all ranks told in a call: of the first calls, since to forget one would be to
-        forget that there was another answer. Graphs have places of their own."""
+        """Keep the heads of all ranks in a call, for graphs. Only the first calls are kept: dropping an old
+        one would lose the fact that a head had two answers. Graphs count their own places."""
         if heads[:, PLACE].any():
             heads = heads.copy()
             heads[:, PLACE] = 0
@@ -131,8 +131,9 @@ class ProcessRanks:
                 self._agreed[place] = heads
 
     def _known(self, key: bytes) -> NDArray[np.int64]:
-        """What all ranks told when this one told `key`. RuntimeError where they have not, or where on some
-        rank calls are alike that differ on others: on all ranks then, which would wait for each other."""
+        """The heads of all ranks in the call in which this one had `key`. RuntimeError if there was none, or
+        if calls that are equal on one rank differ on others. All ranks raise it, or they would wait for each
+        other."""
         if (self.rank, key) not in self._agreed:
             raise RuntimeError(
                 "ranks cannot compare calls during CUDA graph capture: make this call once before the "
@@ -147,37 +148,38 @@ class ProcessRanks:
         return found
 
     def added(self, part: torch.Tensor) -> torch.Tensor:
-        """The sum of what all ranks give, of the same shape and type, in the order and in the type that the
-        group adds in. Raises what `gather` does."""
+        """The sum over all ranks, in the order and type in which the group's all-reduce adds. Raises the same
+        as `gather`."""
         total = part.clone(memory_format=torch.contiguous_format)
         with self._meeting():
             dist.all_reduce(total, group=self.group)
         return total
 
     def summed(self, part: torch.Tensor) -> torch.Tensor | None:
-        """The sum of what all ranks give, contiguous and of the same shape and type: added up in float32, in
-        the order of ranks, and rounded once. None where words in peers' memory do not go, or are too many."""
+        """The sum over all ranks of contiguous tensors of the same shape and type: added in float32, in the
+        order of ranks, and rounded once. None if ranks use no peer memory, or the tensor is too large for
+        it."""
         words = self._by_peer_memory(part)
         return words.sum(part) if words else None
 
     def tells_within(self, like: torch.Tensor) -> bool:
-        """Whether kernels on the device of this tensor may exchange words themselves. All ranks of a group
-        ask in the same exchange where it is open what exchanges."""
+        """Whether kernels on the device of this tensor may exchange within themselves. All ranks of a group
+        ask this in the same exchange while the backend is undecided."""
         return self._by_peer_memory(like) is not None and wish() in (AUTO, IN_KERNEL)
 
     @property
     def machine(self) -> Machine:
-        """The device of this rank, where ranks have words."""
-        assert self._peer_memory is not None, "they exchange words"
+        """The device of this rank, if ranks use peer memory."""
+        assert self._peer_memory is not None, "ranks use peer memory"
         return self._peer_memory.machine
 
     def leaves_room(self, share: float) -> bool:
-        """Whether a kernel that holds such a share of the places on the device may wait for other ranks."""
+        """Whether a kernel that occupies this share of the device may wait for other ranks."""
         return self._peer_memory is not None and self._peer_memory.leaves_room(share)
 
     def channel(self, words: int) -> torch.Tensor | None:
-        """What tells a kernel where to exchange so many words of a rank itself, where ranks have words; None
-        where they are too many. To be asked for once for each launch."""
+        """The record by which a kernel exchanges this many words per rank, a new one for each launch; None if
+        ranks use no peer memory, or that is too many."""
         return self._peer_memory.channel(words) if self._peer_memory is not None else None
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -208,7 +210,7 @@ class ProcessRanks:
         return self._peer_memory
 
     def _choose(self, device: torch.device) -> None:
-        """Agree with all ranks on what exchanges tensors."""
+        """Agree with all ranks on the backend for tensors."""
         transport, size, store = TRANSPORTS[device.type](device), self.size, self._store
         assert store is not None, "ranks have met"
         against = refusal(transport, store, size)
@@ -238,7 +240,7 @@ _LOOKING = new_lock()
 
 
 def ranks_by_name(name: str) -> ProcessRanks:
-    """The ranks of the group that has this name now: one object, which knows whether they have met."""
+    """The ranks of the current group of this name: one object for each group."""
     group = private.group_by_name(name)
     if group is None:
         raise RuntimeError(
@@ -256,34 +258,34 @@ def ranks_by_name(name: str) -> ProcessRanks:
 
 
 def numbers_on(device: torch.device, values: Sequence[float], dtype: Any = torch.float32) -> torch.Tensor:
-    """Floats of these values, which take no copy from the host: a CUDA graph could not have one."""
+    """These floats, without a copy from the host, which a CUDA graph could not hold."""
     alike = ((value, len([*each])) for value, each in groupby(values))
     return torch.cat([torch.full((count,), value, dtype=dtype, device=device) for value, count in alike])
 
 
 class TensorMemory:
-    """Tensors on a device, for what ranks tell each other."""
+    """Allocates tensors on a device for exchanges."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self.device: DeviceKey = HOST if device.type == "cpu" else (device.type, device.index or 0)
         self._device, self._dtype = device, dtype
 
     def zeros(self, size: int) -> Any:
-        """So many floats, of 0."""
+        """So many zeros."""
         return torch.zeros(size, dtype=self._dtype, device=self._device)
 
     def numbers(self, values: Sequence[float]) -> Any:
-        """Floats of these values."""
+        """These floats."""
         return numbers_on(self._device, values, self._dtype)
 
     def contiguous(self, array: Any) -> Any:
-        """An array whose elements lie one after the other."""
+        """The array, contiguous."""
         return array.contiguous()
 
 
 def group_name(what: str, group: Any) -> str:
-    """The name of a process group, or of that of a mesh of one dimension; None stands for all processes.
-    TypeError for anything else. `what`: is given it, for messages."""
+    """The name of a process group, or of the group of a one-dimensional mesh; None stands for all processes.
+    TypeError for anything else. `what` was given the group, for messages."""
     if group is None:
         group = dist.group.WORLD
     if not isinstance(group, dist.ProcessGroup) and hasattr(group, "get_group") and hasattr(group, "mesh"):

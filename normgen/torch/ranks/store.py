@@ -1,4 +1,4 @@
-"""Texts that the processes of a group tell each other through the group's store, on the host alone."""
+"""An all-gather of texts between the processes of a group, through the group's store, on the host alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LONGEST = 1e9  # seconds: stores and kernels count nanoseconds in 64 bits
 
 
 def timeout(usual: float) -> float:
-    """For how many seconds ranks wait for each other: what NORMGEN_RANKS_TIMEOUT tells, or else `usual`.
-    ValueError where it tells no such number."""
+    """How many seconds ranks wait for each other: the value of NORMGEN_RANKS_TIMEOUT, or `usual` if it is
+    unset. ValueError if the value is not a positive number of seconds."""
     given = os.environ.get(VARIABLE)
     if not given:
         return usual
@@ -30,10 +30,10 @@ def timeout(usual: float) -> float:
 
 
 class RankStore:
-    """Where the ranks of a group leave texts for each other. All leave as many, in the same order.
+    """The store of a group, in which each rank leaves texts for the others: as many, in the same order.
 
-    A store may outlive a group, and have what an earlier group of its name has left: it counts how often each
-    rank has come to it, and texts are those of this time.
+    A store may outlive a group and keep the texts of an earlier group of the same name. Each rank therefore
+    counts how often it has opened the store, and the count is part of every key.
     """
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
@@ -43,9 +43,9 @@ class RankStore:
         self._fault = ""
 
     def told(self, text: str, what: str) -> list[str]:
-        """What all ranks tell, in their order. `PeerFault` where some do not within the time that there is,
-        of whom it names all, and ever after: who comes too late finds texts that nobody answers. `what`: they
-        do, for messages."""
+        """The texts of all ranks, in the order of ranks. `PeerFault`, which names the missing ranks, if some
+        leave none in time, and in every later call: a rank that is late finds texts that nobody answers.
+        `what`: what ranks are doing, for messages."""
         if self._fault:
             raise PeerFault(self._fault)
         store, seconds = self._store, timeout(_SECONDS)
@@ -65,8 +65,8 @@ class RankStore:
 
 
 def node_ranks(store: RankStore, rank: int, size: int, what: str) -> NodeRanks | None:
-    """The ranks as processes of one node, each with a memory of its own; None, on all of them, where they are
-    not. Raises what `RankStore.told` does."""
+    """The ranks as separate processes of one node; None, on all ranks, if they are not. Raises the same as
+    `RankStore.told`."""
     path, mark = new_file(size) if rank == 0 else ("", "")
     try:
         mine = {"node": node_name(), "process": os.getpid(), "path": path, "mark": mark}

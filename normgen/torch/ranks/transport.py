@@ -19,32 +19,31 @@ class Transport(Protocol):
     device: torch.device
 
     def lacks(self) -> str:
-        """What it lacks to exchange words, in words; empty where it lacks nothing."""
+        """What it lacks to use peer memory, for messages; empty if it lacks nothing."""
 
     def name(self) -> str:
-        """What tells it from the devices of other ranks of the node."""
+        """A name that no other device of the node has."""
 
     def unreachable(self, names: Sequence[str]) -> int | None:
-        """The first rank whose memory it cannot reach. `names`: of all devices."""
+        """The first rank whose memory it cannot access. `names`: of the devices of all ranks."""
 
     def memory(self, words: int, mark: int) -> torch.Tensor:
-        """So many words of 8 bytes that peers can have in their memory, which are 0 by now, and a mark behind
-        them."""
+        """Memory that peers can map: so many words of 8 bytes, all zero, followed by a mark."""
 
     def peers(self, own: torch.Tensor, group: Any) -> tuple[list[torch.Tensor], Any]:
-        """Such memory of all ranks, and what keeps it. All ranks of the group call it together."""
+        """Such memory of all ranks, and what keeps it mapped. All ranks of the group call it together."""
 
     def record(self) -> torch.Tensor:
-        """A number of 8 bytes that kernels write, and the host reads without waiting for them."""
+        """8 bytes that kernels write and the host reads without waiting for them."""
 
     def stream(self) -> int:
-        """The handle of the stream that calls are made on now."""
+        """The handle of the current stream."""
 
     def capture(self, stream: int) -> int:
-        """A number that tells the capture of a CUDA graph by a stream from others; 0 where there is none."""
+        """The number of the CUDA graph capture of a stream; 0 if it is not capturing."""
 
     def follower(self) -> Callable[[], None]:
-        """What makes the stream that is current then wait for the one that is current now."""
+        """A function that makes the stream that is current when it is called wait for the current one."""
 
 
 class CudaTransport:
@@ -55,16 +54,16 @@ class CudaTransport:
         self.key: DeviceKey = ("cuda", device.index or 0)
 
     def lacks(self) -> str:
-        """What it lacks to exchange words, in words; empty where it lacks nothing."""
+        """What it lacks to use peer memory, for messages; empty if it lacks nothing."""
         has_all = private.has_symmetric_memory() and private.name_of_gpu(self.device)
         return "" if has_all else "its PyTorch has no symmetric memory"
 
     def name(self) -> str:
-        """What tells it from the devices of other ranks of the node."""
+        """A name that no other device of the node has."""
         return private.name_of_gpu(self.device)
 
     def unreachable(self, names: Sequence[str]) -> int | None:
-        """The first rank whose memory it cannot reach. `names`: of all devices."""
+        """The first rank whose memory it cannot access. `names`: of the devices of all ranks."""
         seen = {private.name_of_gpu(index): index for index in range(torch.cuda.device_count())}
         own = self.key[1]
         for rank, name in enumerate(names):
@@ -74,34 +73,33 @@ class CudaTransport:
         return None
 
     def memory(self, words: int, mark: int) -> torch.Tensor:
-        """So many words of 8 bytes that peers can have in their memory, which are 0 by now, and a mark behind
-        them."""
+        """Memory that peers can map: so many words of 8 bytes, all zero, followed by a mark."""
         made = private.symmetric_words(words + 1, self.device).zero_()
         made[-1] = mark
         torch.cuda.synchronize(self.device)
         return made
 
     def peers(self, own: torch.Tensor, group: Any) -> tuple[list[torch.Tensor], Any]:
-        """Such memory of all ranks, and what keeps it. All ranks of the group call it together."""
+        """Such memory of all ranks, and what keeps it mapped. All ranks of the group call it together."""
         return private.symmetric_peers(own, group)
 
     def record(self) -> torch.Tensor:
-        """A number of 8 bytes that kernels write, and the host reads without waiting for them."""
+        """8 bytes that kernels write and the host reads without waiting for them."""
         return torch.zeros(1, dtype=torch.int64, device="cpu", pin_memory=True)
 
     def stream(self) -> int:
-        """The handle of the stream that calls are made on now."""
+        """The handle of the current stream."""
         return int(torch.cuda.current_stream(self.device).cuda_stream)
 
     def capture(self, stream: int) -> int:
-        """A number that tells the capture of a CUDA graph by a stream from others; 0 where there is none."""
+        """The number of the CUDA graph capture of a stream; 0 if it is not capturing."""
         if not private.is_capturing():
             return 0
         executor: Any = executor_of(self.key)
         return int(executor.context.capture(stream))
 
     def follower(self) -> Callable[[], None]:
-        """What makes the stream that is current then wait for the one that is current now."""
+        """A function that makes the stream that is current when it is called wait for the current one."""
         before = torch.cuda.current_stream(self.device)
         return lambda: torch.cuda.current_stream(self.device).wait_stream(before)
 
