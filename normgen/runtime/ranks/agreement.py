@@ -1,8 +1,9 @@
-"""Whether ranks make the same call: the first exchange of each, of a few numbers whatever the call.
+"""Whether ranks make the same call: the first exchange of each call, of a few numbers.
 
-Each rank tells digests of what it is about to do, and its lengths of the spread axes. Where the digests
-differ, or a rank cannot make its call, they exchange in words what they meant, and every rank raises an error
-that names who differs. Without that, ranks would exchange arrays of different shapes, which hangs or aborts.
+Each rank sends a digest of what it is about to do, and its lengths of the sharded axes. If the digests
+differ, or a rank cannot make its call, ranks exchange descriptions of their calls, and each raises an error
+that names the rank that differs. Otherwise they would exchange arrays of different shapes, which hangs or
+aborts.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from numpy.typing import NDArray
 from normgen.runtime.ranks.group import MOST_AXES, PeerFault
 
 FAULT = "fault"
-PLACE = 3  # where a head tells the place of a call in a compiled graph
-_HEAD = 4  # a digest, whether the rank cannot make the call, bytes of words, that place; lengths follow
+PLACE = 3  # where a head has the place of a call in a compiled graph
+_HEAD = 4  # digest, whether the rank cannot make the call, bytes of words, that place; then lengths
 CURE = "all ranks must make the same calls in the same order"
 
 
 class Message(NamedTuple):
-    """What a rank tells of a call before it. `head`: a digest of the words, whether the rank cannot make the
-    call, bytes of words, and 0 where a compiled graph has the call at no place; then `axes` lengths of spread
-    axes."""
+    """What a rank sends before a call. `words`: the description; `head`: its digest, whether the rank cannot
+    make the call, the bytes of `words`, the place of the call in a compiled graph (0: in none), then `axes`
+    lengths of sharded axes."""
 
     words: bytes
     head: NDArray[np.int64]
@@ -34,8 +35,8 @@ class Message(NamedTuple):
 
 
 def message(meant: Mapping[str, str], lengths: Sequence[int] = ()) -> Message:
-    """That of a call. `meant`: words by topic, the most telling first; `lengths`: of the spread axes on this
-    rank."""
+    """The message of a call. `meant`: descriptions by topic, the most important first; `lengths`: of the
+    sharded axes on this rank."""
     words = json.dumps(dict(meant)).encode()
     digest = blake2b(words, digest_size=7).digest()
     head = np.zeros(_HEAD + MOST_AXES, np.int64)
@@ -45,26 +46,26 @@ def message(meant: Mapping[str, str], lengths: Sequence[int] = ()) -> Message:
 
 
 def faulty(fault: Exception) -> Message:
-    """That of a call that this rank cannot make."""
+    """The message of a call that this rank cannot make."""
     return message({FAULT: str(fault)})
 
 
 def agree(norm: str, told: Message, fault: Exception | None = None) -> Generator[Any, Any, NDArray[np.int64]]:
-    """The lengths of the spread axes on all ranks, [size, axes], once ranks agree on what is `told`. `fault`:
-    why this rank cannot make the call; it is raised once the others know. ValueError where ranks disagree,
-    `PeerFault` where another has a fault."""
+    """The lengths of the sharded axes on all ranks, [size, axes], once ranks agree on the call. `told`: the
+    message of this rank; `fault`: why it cannot make the call, raised once the others know. ValueError if
+    ranks disagree, `PeerFault` if another rank has a fault."""
     heads = yield told.head
     return (yield from agreed(norm, told, heads, fault))
 
 
 def accord(heads: NDArray[np.int64]) -> bool:
-    """Whether these are heads of the same call, which all ranks can make."""
+    """Whether all heads are of the same call, and every rank can make it."""
     return bool((heads[:, 0] == heads[0, 0]).all() and not heads[:, 1].any())
 
 
 def _check_places(norm: str, places: NDArray[np.int64]) -> None:
-    """ValueError where ranks are at different places of what they have compiled: their calls are alike, and
-    are not the same ones."""
+    """ValueError if ranks are at different places of their compiled graphs: their calls look the same, but
+    are different ones."""
     there = places.nonzero()[0]
     for rank in there[1:]:
         if places[rank] != places[there[0]]:
@@ -77,7 +78,7 @@ def _check_places(norm: str, places: NDArray[np.int64]) -> None:
 def agreed(
     norm: str, told: Message, heads: NDArray[np.int64], fault: Exception | None = None
 ) -> Generator[Any, Any, NDArray[np.int64]]:
-    """The same once the heads of all ranks are there."""
+    """The rest of `agree`, after the heads of all ranks were gathered."""
     if accord(heads):
         _check_places(norm, heads[:, PLACE])
         return np.asarray(heads[:, _HEAD : _HEAD + told.axes])
@@ -94,7 +95,7 @@ def agreed(
 
 
 def difference(every: Sequence[Mapping[str, str]]) -> str:
-    """The first thing that ranks mean differently, with two of them that do."""
+    """The first topic on which ranks differ, with two ranks that do."""
     first = every[0]
     for rank, theirs in enumerate(every):
         for topic in dict.fromkeys((*first, *theirs)):

@@ -1,4 +1,4 @@
-"""Calls of a rank by a kernel that exchanges with those of the other ranks itself."""
+"""Calls of a rank by one kernel, which exchanges with the kernels of other ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REGISTER = 4  # bytes
 
 
 class ToldNorm:
-    """The local programs of a direction: a kernel that tells rows, and what is accumulated over these."""
+    """The local programs of a direction: the kernel that exchanges, and one that accumulates over rows."""
 
     def __init__(self, record: ToldRecord) -> None:
         self.record, self.norm = record, Norm(record.package)
@@ -31,27 +31,27 @@ class ToldNorm:
 
 
 class ToldCall:
-    """Calls that differ in values alone, for given lengths on all ranks, by such a kernel."""
+    """Calls with the same shapes on all ranks, by such a kernel."""
 
     def __init__(
         self, outer: Outer, found: Callable[[], ToldNorm | None], along: Along, constants: Mapping[str, float]
     ) -> None:
-        """`found`: the kernel, which is compiled when it is asked for, if there is one; `constants`: the
-        numbers that stages take beside those of calls."""
+        """`found`: returns the kernel, compiled at the first call, or None; `constants`: the numbers that
+        stages take in addition to those of calls."""
         self._outer, self._found, self._along, self._given = outer, found, along, constants
         self._stage: Stage | None = None
         self._rest: Stage | None = None
         self._known = False
-        self._share: float | None = None  # of the places on the device, once that is known
+        self._share: float | None = None  # of the device that the kernel occupies, once known
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...] | None:
-        """The results of a call in order, None for those that are not wanted. None where the call takes
-        stages: ranks do not exchange by words, or too many for those, no kernel holds the rows of all, or one
-        would fill the device while it waits."""
+        """The results of a call in order, None for those that are not wanted. None if the call takes stages
+        instead: ranks use no peer memory, or exchange too much for it, no kernel can hold the rows of all
+        ranks, or the kernel would fill the device while it waits."""
         like = next(each for each in tensors if each is not None)
         if not ranks.tells_within(like) or not self._is_known():
             return None
-        channel, stage = ranks.channel(self._peer_memory), self._stage
+        channel, stage = ranks.channel(self._exchanged), self._stage
         if channel is None or stage is None:
             return None
         hold = [None, *tensors, channel]
@@ -60,7 +60,7 @@ class ToldCall:
             if wish() != IN_KERNEL and not ranks.leaves_room(self._held(ranks.machine, stage, hold, pool)):
                 return None
             made = stage.run(hold, pool)
-        except NoSchedule:  # of rows that lie apart, for instance
+        except NoSchedule:  # for example of rows that are not contiguous
             self._stage = None
             return None
         hold += made
@@ -78,8 +78,8 @@ class ToldCall:
         return self._stage is not None
 
     def _held(self, machine: Machine, stage: Stage, hold: list[Any], pool: Numbers) -> float:
-        """The share of the places on the device that the blocks of the kernel hold. Registers hold all that
-        they read, so that many rows need no look at the kernel itself."""
+        """The share of the device that the blocks of the kernel occupy. Registers hold all that they read, so
+        that for many rows the kernel itself need not be planned."""
         if self._share is None:
             read = sum(tensor.nbytes for tensor in hold if tensor is not None)
             there = machine.multiprocessors * machine.registers_per_multiprocessor * REGISTER
@@ -87,7 +87,7 @@ class ToldCall:
         return self._share
 
     def _longest(self, found: ToldNorm) -> int:
-        """The bytes of all operands that belong to a row, on the rank that has the longest ones."""
+        """The bytes of a row in all operands, on the rank with the longest rows."""
         outer, (kernel,) = self._outer, found.record.package.forward.kernels
         lengths = {**outer.lengths.axes, **{axis: int(each.max()) for axis, each in self._along.items()}}
         operands = {name: {*outer.direction.operands[name].axes} for name in outer.given}
@@ -103,7 +103,7 @@ class ToldCall:
         names = Names((*direction.reads, record.channel))
         numbers = {name: place for place, name in enumerate((*outer.attrs, *constants))}
         told = [(tensor, "sum") for tensor in record.told]
-        self._peer_memory = layout(told, outer.lengths).size
+        self._exchanged = layout(told, outer.lengths).size
         stage = StageRecord(record.package, handed=record.handed)
         self._stage = stage_of(stage, found.norm, outer, names, numbers, frozenset())
         if record.rest is not None:
