@@ -312,11 +312,8 @@ class Probe:
         read = [self.settings.get(name, getattr(self.watch.cls, name, None)) for name in self.watch.read]
         numbers = [float(each) for each in read if isinstance(each, (int, float))]
         digits = [float(f"{eps:.{places}e}") for places in range(8)]
-        near = [
-            each
-            for each in (*numbers, 0.0, torch.finfo(torch.float32).eps, *digits)
-            if abs(each - eps) <= ABOUT * abs(eps) + NONE
-        ]
+        offered = (*numbers, 0.0, torch.finfo(torch.float32).eps, *digits)
+        near = [each for each in offered if abs(each - eps) <= ABOUT * abs(eps) + NONE]
         return near[0] if near and near[0] >= 0 else None
 
 
