@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -167,6 +168,13 @@ def test_the_spec_of_the_readme_is_the_bundled_one() -> None:
     assert shown
     bundled = re.sub(r'\s*"[^"]*"', "", (ROOT / "specs" / "rmsnorm.norm").read_text(encoding="utf-8"))
     assert shown[1].split() == bundled.split()
+
+
+def test_the_kernel_of_the_readme_is_what_is_printed() -> None:
+    shown = re.search(r"^```cpp\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert shown
+    printed = (ROOT / "tests" / "golden" / "page.forward.cu").read_text(encoding="utf-8")
+    assert indent(shown[1], "    ", lambda line: not line.startswith("#")) in printed
 
 
 def test_badges_say_what_the_project_says() -> None:
