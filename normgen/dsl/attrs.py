@@ -49,13 +49,11 @@ def check_attr(
     if node.name.text in given:
         value, folded = _given(node, kind, given[node.name.text], evaluator), True
         place, origin, failed = node.name.span, "", value is None
-    fault = None
-    if value is not None and low is not None:
-        fault = _range_fault(node, value, low, Label(place), origin)
-    elif value is None and not failed and kind in ("int", "bool"):
-        fault = _without_value(node, kind)
-    if fault is not None:
-        evaluator.report(fault)
+    if value is not None and low is not None and not _within(value, node.bound, low):
+        evaluator.report(Diagnostic("attr", *_outside(node, value, low, origin, place)))
+        failed = True
+    if value is None and not failed and kind in ("int", "bool"):
+        evaluator.report(Diagnostic("attr", *_without_value(node, kind)))
         failed = True
     strict = node.bound is not None and node.bound.operator == ">"
     final = int(value) if value is not None and kind == "int" else value
@@ -69,25 +67,25 @@ def check_attr(
     return CheckedAttr(attr, constant if folded else runtime, constant)
 
 
-def _range_fault(
-    node: ast.Attr, value: Fraction | bool, low: Fraction, place: Label, origin: str
-) -> Diagnostic | None:
-    bound = node.bound
-    assert bound is not None
-    if value > low if bound.operator == ">" else value >= low:
-        return None
+def _outside(
+    node: ast.Attr, value: Fraction | bool, low: Fraction, origin: str, place: Span
+) -> tuple[str, tuple[Label, ...], tuple[str, ...]]:
     message = f"{origin}`{node.name.text}` is {_shown(value)}, which is outside its range"
-    help = f"choose a value {bound.operator} {_shown(low)}"
-    return Diagnostic("attr", message, (place, Label(bound.span, "its range", primary=False)), (help,))
+    labels = Label(place), Label(node.bound.span if node.bound else place, "its range", primary=False)
+    return message, labels, (f"choose a value {node.bound.operator if node.bound else '>='} {_shown(low)}",)
 
 
-def _without_value(node: ast.Attr, kind: str) -> Diagnostic:
+def _without_value(node: ast.Attr, kind: str) -> tuple[str, tuple[Label, ...], tuple[str, ...]]:
     name, python, article = node.name.text, _EXAMPLES[kind], "an" if kind == "int" else "a"
     example = python.lower()
     message = f"attr `{name}` has no value, and {article} {kind} needs one"
     help = f"pass `{name}={python}` to `load`, or `--attr {name}={example}` on the command line"
     default = f"or add a default, `attr {name}: {kind} = {example}`"
-    return Diagnostic("attr", message, (Label(node.span),), (help, default))
+    return message, (Label(node.span),), (help, default)
+
+
+def _within(value: Fraction | bool, bound: ast.Bound | None, low: Fraction) -> bool:
+    return value > low if bound is not None and bound.operator == ">" else value >= low
 
 
 def _kind(node: ast.Attr, evaluator: Evaluator) -> str | None:

@@ -232,12 +232,7 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
         return [_unknown_function(node, names)]
     if called.axes is None:
         called = Signature(bool(node.over), 1 if node.over else called.parameters)
-    faults = []
-    if bool(node.over) != called.axes:
-        message, help = f"`{word}` needs axes", f"name the axes, as in `{word}[{_axis(names)}](...)`"
-        if node.over:
-            message, help = f"`{word}` is elementwise and takes no axes", f"write `{_example(word, names)}`"
-        faults.append(Diagnostic("arguments", message, (Label(node.span),), (help,)))
+    faults = _axes_faults(node, called, names)
     if len(node.arguments) != called.parameters:
         count = "one argument" if called.parameters == 1 else f"{called.parameters} arguments"
         message = f"`{word}` takes {count}, not {len(node.arguments)}"
@@ -251,16 +246,27 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
     return faults
 
 
+def _axes_faults(node: ast.Call, called: Signature, names: Names) -> list[Diagnostic]:
+    word, labels = node.function.text, (Label(node.span),)
+    if node.over and not called.axes:
+        help = f"write `{_example(word, names)}`"
+        return [Diagnostic("arguments", f"`{word}` is elementwise and takes no axes", labels, (help,))]
+    if called.axes and not node.over:
+        help = f"name the axes, as in `{word}[{_axis(names)}](...)`"
+        return [Diagnostic("arguments", f"`{word}` needs axes", labels, (help,))]
+    return []
+
+
 def _window_faults(node: ast.Call, known: ast.Function | None) -> list[Diagnostic]:
-    windows = [reach for reach in node.over if isinstance(reach, ast.Window)]
     word = node.function.text
-    if not windows or (known is None and word == "sum"):
-        return []
-    span, help = node.span, "only `sum` takes a window: `sum[C: -1..1](v)`"
-    if known is not None:
-        span = windows[0].span
+    message, windows = f"`{word}` takes no window", [r for r in node.over if isinstance(r, ast.Window)]
+    if known is None and windows and word != "sum":
+        help = "only `sum` takes a window: `sum[C: -1..1](v)`"
+        return [Diagnostic("window", message, (Label(node.span),), (help,))]
+    if known is not None and windows:
         help = "only `sum` takes a window; for a mean, divide by the number of elements"
-    return [Diagnostic("window", f"`{word}` takes no window", (Label(span),), (help,))]
+        return [Diagnostic("window", message, (Label(windows[0].span),), (help,))]
+    return []
 
 
 def _unknown_function(node: ast.Call, names: Names) -> Diagnostic:
@@ -335,15 +341,15 @@ def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
     name, faults = function.name, []
     if fault := reserved(name):
         faults.append(fault)
-    message, help = "", "choose another name"
     if name.text == "size":
         message = f"`{name.text}` is part of the language and cannot be redefined"
+        faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
     elif name.text in scope.own:
         message = f"function `{name.text}` is already defined"
+        faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
     elif name.text in scope.called and (built_in(name.text) or name.text in scope.functions):
         message = f"`{name.text}` is defined after a call of the function that it replaces"
         help = "define it above its first call, or choose another name"
-    if message:
         faults.append(Diagnostic("name", message, (Label(name.span),), (help,)))
     parameters: dict[str, Span] = {}
     for parameter in function.parameters:
