@@ -1,7 +1,7 @@
-"""Cases: what planning makes of a call, as formulas of lengths that stay open, with the limits of these.
+"""Cases: the result of planning, as formulas of the lengths that stay open, and the limits on these lengths.
 
-It is made once, with lengths that remember how they are used (`tracing`): what depends on them, such as grids
-of launches, is a formula, and what was asked of them on the way are the limits.
+Planning runs once, with lengths that record how they are used (`tracing`). Results that depend on them, such
+as grids of launches, become formulas. Every comparison made on the way becomes a limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Later:
-    """A call that waits for the lengths that its arguments depend on."""
+    """A function call that is made once the open lengths are known."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -28,15 +28,15 @@ class Later:
 
 @dataclass(frozen=True)
 class Case(Generic[T]):
-    """What is made of calls whose open lengths are within limits: tuples and records, with formulas in place
-    of numbers."""
+    """A result for all calls whose open lengths are within `limits`. `value`: tuples and records, with
+    formulas instead of numbers."""
 
     limits: Limits
     value: T
 
     @cached_property
     def at(self) -> Callable[[Mapping[str, int]], T]:
-        """What is made of a call with given lengths."""
+        """The result for given lengths, compiled to one function."""
         constants: list[Any] = []
         return compiled(_text(self.value, constants), constants)
 
@@ -44,7 +44,7 @@ class Case(Generic[T]):
 def traced(
     sizes: Mapping[str, int], left_open: Iterable[str], make: Callable[[dict[str, int]], T]
 ) -> Case[T]:
-    """The case of a call with these sizes. `make`: what is made of those that are left open."""
+    """The case of a call with these sizes. `make` computes the result from the lengths that stay open."""
     trace = Trace(sizes)
     value = make({name: cast("int", trace.axis(name)) for name in left_open})
     limits = limits_of(trace.conditions)
@@ -53,7 +53,7 @@ def traced(
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
-    """What a tuple or a record holds."""
+    """The elements of a tuple, or the fields of a record."""
     if isinstance(value, tuple):
         return value
     is_record = is_dataclass(value) and not isinstance(value, type)
@@ -74,7 +74,7 @@ def _with_formulas(value: Any) -> Any:
 
 
 def _text(value: Any, constants: list[Any]) -> str:
-    """A value as Python writes it, beside constants."""
+    """A value as Python source. Parts without open lengths are appended to `constants`."""
     if isinstance(value, Formula):
         return value.text(length)
     if not _is_open(value):

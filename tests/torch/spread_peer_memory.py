@@ -155,7 +155,7 @@ def streams_do_not_mix():
             same(made, each)
 
 
-ON_EVERY_ENGINE = (
+ON_EVERY_BACKEND = (
     the_engine_is_what_was_asked_for,
     exchanges_are_as_large_as_they_come,
     groups_do_not_mix,

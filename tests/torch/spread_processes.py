@@ -29,7 +29,7 @@ from tests.torch.spread_known import (
     known_calls_are_told_from_others,
 )
 from tests.torch.spread_order import ORDER
-from tests.torch.spread_peer_memory import ON_EVERY_ENGINE, ON_GPUS, a_rank_that_stops_is_an_error
+from tests.torch.spread_peer_memory import ON_EVERY_BACKEND, ON_GPUS, a_rank_that_stops_is_an_error
 from tests.torch.spread_refusals import ranks_that_differ_are_named, what_cannot_be_spread_is_refused
 from tests.torch.spread_sums import SUMS, SUMS_ON_GPUS
 from tests.torch.spread_told import TOLD
@@ -206,7 +206,7 @@ _ANYWHERE = (
     modules_take_dtensors,
     ranks_that_differ_are_named,
     *GROUPS,
-    *ON_EVERY_ENGINE,
+    *ON_EVERY_BACKEND,
     *KNOWN,
     *ORDER,
 )
@@ -234,7 +234,7 @@ SETS = {
     ),
     "every": (specs_in_float64,),
     "words": (
-        *ON_EVERY_ENGINE,
+        *ON_EVERY_BACKEND,
         *SUMS,
         known_calls_are_told_from_others,
         specs_by_kernels,

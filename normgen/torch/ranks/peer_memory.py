@@ -84,12 +84,12 @@ class PeerMemory:
         keeps_calls(self)
 
     def forget(self) -> None:
-        """Compile the kernels again when they are next asked for."""
+        """Compile the kernels again at their next use."""
         self._fires.clear()
 
     def check(self, what: str) -> None:
-        """`PeerFault` once a kernel has given up waiting for a rank: since then ranks are out of step.
-        `what`: the call that is to be made, for messages."""
+        """`PeerFault` if a kernel has timed out waiting for a rank: since then ranks are out of step. `what`:
+        the next call, for messages."""
         late = PeerLate.of(int(self._fault[0]))
         if late is not None:
             raise PeerFault(
@@ -99,7 +99,7 @@ class PeerMemory:
             )
 
     def gather(self, told: torch.Tensor) -> torch.Tensor | None:
-        """Of [n] floats those of all ranks, [ranks, n]; None where that is left to the collectives."""
+        """All-gather of [n] floats, [ranks, n]; None if it needs a collective."""
         count = told.numel()
         channel = self._channel(count)
         if channel is None:
@@ -109,8 +109,7 @@ class PeerMemory:
         return made
 
     def sum(self, part: torch.Tensor) -> torch.Tensor | None:
-        """The sum of what all ranks have, contiguous and of the same shape and type; None where that is left
-        to the collectives."""
+        """The sum over ranks of contiguous tensors of one shape and type; None if it needs a collective."""
         name, count = NAMES.get(part.dtype, ""), part.numel()
         channel = self._channel(words_of(count, name)) if name in ADDED else None
         if channel is None:
@@ -122,14 +121,14 @@ class PeerMemory:
         return made
 
     def channel(self, words: int) -> torch.Tensor | None:
-        """What tells a kernel where to exchange so many words of a rank itself: a float, at the beginning of
-        that. To be asked for once for each launch. None where that is left to the collectives."""
+        """The record by which a kernel exchanges this many words per rank, as a tensor at its first float.
+        Ask for a new one for each launch. None if the exchange needs a collective."""
         found = self._channel(words)
         return None if found is None else self._records[found]
 
     def leaves_room(self, share: float) -> bool:
-        """Whether a kernel that holds such a share of the places on the device may wait for its peers. It may
-        do so in every later call then."""
+        """Whether a kernel that occupies this share of the device may wait for its peers. Once admitted, it
+        may in every later call."""
         with _COUNTING:
             others = (each for each in _PEER_MEMORIES if each is not self)
             every = [each._share for each in others if each.transport.key == self.transport.key]
@@ -155,7 +154,7 @@ class PeerMemory:
         fire(packed, (), self.transport.stream())
 
     def _channel(self, words: int) -> Channel | None:
-        """That of an exchange of so many words of a rank. All ranks come to the same one."""
+        """The channel for an exchange of this many words per rank: the same one on all ranks."""
         if not 0 < words <= MOST_WORDS:
             return None
         stream = self.transport.stream()
@@ -177,7 +176,7 @@ class PeerMemory:
         return order.taken(stream, self.transport)
 
     def _buffer(self, capacity: int) -> Channel:
-        """The first channel of a new buffer; the others are spare ones."""
+        """The first channel of a new buffer. The others become spare."""
         words = channel_words(self.size, capacity)
         count = 1 + min(max(_SPARE_BYTES // (8 * words), _SPARE[0]), _SPARE[-1])
         every = self._peers(count * (words + RECORD_WORDS))
@@ -201,8 +200,8 @@ class PeerMemory:
         return made[0]
 
     def _peers(self, words: int) -> list[torch.Tensor]:
-        """Memory of so many words of 0 on each rank, as this one sees it. Raises `Unfit` on all ranks where
-        one does not see it. The word behind them is a mark, by which ranks know whose memory they see."""
+        """Zeroed memory of so many words on each rank, as mapped by this one. Raises `Unfit` on all ranks if
+        one cannot map it. The word behind it is a mark by which ranks verify whose memory they mapped."""
         mark = secrets.randbits(62)
         own, marks = self._together(lambda: self.transport.memory(words, mark), str(mark))
         every, _ = self._together(lambda: self._seen(own, [int(each) for each in marks]))
@@ -216,7 +215,7 @@ class PeerMemory:
         return every
 
     def _together(self, step: Callable[[], T], text: str = "") -> tuple[T, list[str]]:
-        """What a step makes, and the texts of all ranks, once all have made it. `Unfit` where one cannot."""
+        """The result of a step, and the texts of all ranks, once all have done it. `Unfit` if one cannot."""
         made: list[T] = []
         fault = ""
         try:
@@ -231,7 +230,7 @@ class PeerMemory:
 
 
 class _Order:
-    """A channel, and the stream of the last exchange over it, which the next one comes after."""
+    """A channel, and the stream of its last exchange, which the next one waits for."""
 
     def __init__(self, channel: Channel, before: _Order | None = None) -> None:
         self.channel = channel
