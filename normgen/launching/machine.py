@@ -106,7 +106,7 @@ class Machine:
     cache: int = 0  # bytes of the second level; 0 where that is not known
     bandwidth: float = 4e6  # bytes per microsecond, from and to memory
     launch_latency: float = 2.0  # microseconds from one kernel's end to where the next is under way
-    peer_latency: float = 1.2  # microseconds in which a kernel has what its peers tell it
+    peer_latency: float = 2.8  # microseconds until a kernel has what its peers tell it, under load
 
     @property
     def host(self) -> bool:
