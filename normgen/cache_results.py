@@ -1,4 +1,4 @@
-"""Results of the compiler's steps, kept in the cache: templates as code, packages, modules.
+"""Results of the compiler's steps, kept in the cache: templates as code, packages, texts of kernels, modules.
 
 All of them are quickly computed again, so a cache that cannot be used is not reported.
 """
@@ -6,19 +6,23 @@ All of them are quickly computed again, so a cache that cannot be used is not re
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from normgen.cache import digest, usual_cache
+from normgen.locks import cached_property
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
     from normgen.diagnostics import Source
+
+T = TypeVar("T")
 
 # Types of attr values that their text says all of.
 _PLAIN = (bool, int, float, str)
@@ -43,8 +47,78 @@ def result_of(
     if any(type(value) not in _PLAIN for value in attrs.values()):
         return make()
     given = (source.name, source.text, repr(sorted(attrs.items())), *parts)
+    made = cache(make)
+
+    def late(key: str) -> Late[Any]:
+        def build() -> bytes:
+            return pickle.dumps(_parts(made())[1][key].value)
+
+        return Late(key, lambda: pickle.loads(kept(kind, (sources(), *given, key), build)))
+
     # As safe as kernels are, which lie in the same folder: nobody else may write there.
-    return pickle.loads(kept(kind, (sources(), *given), lambda: pickle.dumps(make())))
+    return _Unpickler(kept(kind, (sources(), *given), lambda: _parts(made())[0]), late).load()
+
+
+class Late(Generic[T]):
+    """A part of a result that is made when it is first asked for, in whatever process that is.
+
+    `key`: no other part of the result has it.
+    """
+
+    def __init__(self, key: str, make: Callable[[], T]) -> None:
+        self.key, self._make = key, make
+
+    @cached_property
+    def value(self) -> T:
+        """The part."""
+        return self._make()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Late) and self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __reduce__(self) -> Any:
+        return ready, (self.key, self.value)
+
+
+def ready(key: str, value: T) -> Late[T]:
+    """A part that is there already."""
+    return Late(key, lambda: value)
+
+
+def _parts(result: Any) -> tuple[bytes, Mapping[str, Late[Any]]]:
+    """A result without its late parts, and these by their keys."""
+    out = io.BytesIO()
+    pickler = _Pickler(out)
+    pickler.dump(result)
+    return out.getvalue(), pickler.late
+
+
+class _Pickler(pickle.Pickler):
+    """Late parts are left out."""
+
+    def __init__(self, out: io.BytesIO) -> None:
+        super().__init__(out)
+        self.late: dict[str, Late[Any]] = {}
+
+    def persistent_id(self, part: Any) -> str | None:
+        if not isinstance(part, Late):
+            return None
+        assert self.late.setdefault(part.key, part) is part, f"two parts have the key {part.key}"
+        return part.key
+
+
+class _Unpickler(pickle.Unpickler):
+    """Late parts are made by their keys."""
+
+    def __init__(self, content: bytes, late: Callable[[str], Late[Any]]) -> None:
+        super().__init__(io.BytesIO(content))
+        self.persistent_load = cache(late)  # type: ignore[method-assign]
 
 
 @cache

@@ -11,13 +11,14 @@ from typing import Any
 
 from normgen.ahead.cases import Cases
 from normgen.ahead.interface import Name, filled, forms_of, size_names, texts_of
+from normgen.cache_results import ready
 from normgen.kernel.folding import WIDTH
 from normgen.launching.launch import Launch, Slot
 from normgen.launching.tracing import formula_of
 from normgen.package.constants import listed, listing
 from normgen.package.device_functions import included, includes
 from normgen.package.made import LaunchRecord, MadeRecord, ScratchRecord
-from normgen.package.operands import FormRecord
+from normgen.package.operands import FormRecord, Text
 from normgen.package.records import Package, PassRecord
 from normgen.page.kernels import kernels
 from normgen.page.page import device_macros
@@ -107,7 +108,9 @@ def _forms(cases: Cases) -> dict[str, FormRecord]:
     forms = {}
     for entry, source in zip(alike, kernels(sources, device_macros(cases.device.arch)), strict=True):
         left = [name for name in original[entry].constants if name not in alike[entry]]
-        forms[entry] = replace(original[entry], parameters=(), source=_laid_out(source, left))
+        forms[entry] = replace(
+            original[entry], parameters=(), text=ready(entry, Text(_laid_out(source, left)))
+        )
     return forms
 
 

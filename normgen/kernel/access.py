@@ -112,7 +112,7 @@ class Access:
 
     def record(self) -> OperandRecord:
         o = self.operand
-        return OperandRecord(o.tensor.name, self.value, o.kept, o.inner, self.wanted_by)
+        return OperandRecord(o.tensor.name, o.kept, o.inner, self.wanted_by)
 
 
 def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
@@ -126,11 +126,15 @@ def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
 
 @dataclass
 class ColumnText:
-    """An accumulator over rows in the text. `flag`: whether any result wants it. `by_place`: whether a thread
-    has a value for each element of a vector, the same of all its vectors: it adds up pieces of rows.
-    `result`: how that which it is in the end is stored, where the kernel of the rows may do so itself."""
+    """An accumulator over rows in the text.
+
+    `label`: its name in the record. `flag`: whether any result wants it. `by_place`: whether a thread has a
+    value for each element of a vector, the same of all its vectors: it adds up pieces of rows. `result`: how
+    that which it is in the end is stored, where the kernel of the rows may do so itself.
+    """
 
     column: Column
+    label: str
     name: str
     partial: str
     flag: str
@@ -165,7 +169,7 @@ class ColumnText:
 
     def record(self) -> AccumulatorRecord:
         c = self.column
-        return AccumulatorRecord(self.name, c.kept, c.wide, self.wanted_by, c.op, c.part, c.folded)
+        return AccumulatorRecord(self.label, c.kept, c.wide, self.wanted_by, c.op, c.part, c.folded)
 
     def declared(self, stored: bool = False) -> list[str]:
         """Statements that declare it, before the first row. `stored`: what each element of a row has lies in

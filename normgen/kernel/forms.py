@@ -1,5 +1,5 @@
-"""The record of one form of a kernel: its parameters in order, and its text, which a template lays out and
-which calls device functions.
+"""The record of one form of a kernel: its parameters in order, and its text, which a template lays out when a
+call takes the form, and which calls device functions.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from normgen.cache_results import Late
 from normgen.ir.expr import Expr, Extent, Scalar, walk
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.group import Order
@@ -15,7 +16,7 @@ from normgen.kernel.plan import Operand
 from normgen.kernel.templates import environment
 from normgen.kernel.text import KernelText
 from normgen.package.kernels import IMAGE
-from normgen.package.operands import FormRecord, Parameter, axis_name
+from normgen.package.operands import FormRecord, Parameter, Text, axis_name
 
 Context = dict[str, Any]
 
@@ -31,14 +32,18 @@ def form_record(
     parameters: tuple[Parameter, ...],
     entry: str = "",
 ) -> FormRecord:
-    """A form with its text. `kernel` is the template's view of it; formulas and flags are added here.
-    `entry`: the name of its function, where that is not the kernel's and the form's."""
+    """A form. `kernel` is the template's view of it; formulas and flags are added here. `entry`: the name of
+    its function, where that is not the kernel's and the form's."""
     entry = entry or f"{text.plan.name}_{form}"
     common = {"formulas": text.wording.formulas, "flags": text.flags(text.reads)}
-    source = environment().get_template(f"{template}.cu.jinja")
-    declared = [declare(text, p) for p in parameters]
-    rendered = source.render(kernel=common | kernel, entry=entry, parameters=declared)
-    return FormRecord(form, entry, parameters, tidy(rendered))
+
+    def printed() -> Text:
+        source = environment().get_template(f"{template}.cu.jinja")
+        declared = [declare(text, p) for p in parameters]
+        rendered = source.render(kernel=common | kernel, entry=entry, parameters=declared)
+        return text.names.text(tidy(rendered), parameters, text.ids)
+
+    return FormRecord(form, entry, parameters, Late(entry, printed))
 
 
 def tidy(text: str) -> str:
@@ -91,7 +96,7 @@ def parameters_for(
     scalars = {n.name for n in nodes if isinstance(n, Scalar)}
     found = (
         *(Parameter("channel" if o.tensor.name == channel else "pointer", o.tensor.name) for o in operands),
-        *(Parameter("partial", c.name) for c in (text.columns if columns is None else columns)),
+        *(Parameter("partial", c.label) for c in (text.columns if columns is None else columns)),
         *(Parameter("stride", o.tensor.name, axis) for o in operands for axis in steps(o)),
         *(Parameter("size", axis=a) for a in (*axes, *sorted(wanted - set(axes))) if a in wanted),
         *(Parameter("scalar", a) for a in plan.scalars if a in scalars),
@@ -157,7 +162,7 @@ def declare(text: KernelText, parameter: Parameter) -> str:
         case "channel":
             return f"const ChannelRecord* {text.ids[name]}_ptr"
         case "partial":
-            return f"float* {name}_partial"
+            return f"float* {next(c.name for c in text.columns if c.label == name)}_partial"
         case "stride":
             kind = "offset_t" if text.steps_far(parameter.axis) else "index_t"
             return f"{kind} {text.ids[name]}_stride_{axis_name(parameter.axis)}"

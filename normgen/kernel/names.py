@@ -1,29 +1,26 @@
-"""The identifiers of a kernel's texts: one table for all of them, so that no two things have one name.
+"""The identifiers of a kernel's texts, so that no two things in a text have one name.
 
-While texts are written, whatever a user named, and every value of the kernel's own, is called by a symbol
-that nothing else is called by. Names are made of it as of any other: `x_ptr`, `HAS_X`, `x_stride_D`. Once all
-texts of the kernel are there, each symbol is spelled as its owner wanted, with underscores behind until
-everything that the texts make of it is free: of the words of the templates, of axes, and of other symbols.
+While a text is written, whatever a user named, and every value of the kernel's own, is called by a symbol
+that nothing else is called by. Names are made of it as of any other: `x_ptr`, `HAS_X`, `x_stride_D`. Once the
+text is there, each symbol is spelled as its owner wanted, with underscores behind until everything that the
+text makes of it is free: of the words of the templates, of axes, and of other symbols.
 
     names = Names()
     x = names.take("x")                     # a symbol
-    text = f"const {x}_t* const {x}_row = {x}_ptr + row * {x}_stride_B;"
-    record = names.settle(record)           # the same record with names for symbols
+    source = f"const {x}_t* const {x}_row = {x}_ptr + row * {x}_stride_B;"
+    text = names.text(source, (), {"x": x})  # the same with names for symbols
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from normgen.kernel.folding import laid_out
 from normgen.kernel.heads import headed
-from normgen.package.kernels import Kernel
-from normgen.package.operands import element_of
-
-K = TypeVar("K", bound=Kernel)
+from normgen.package.constants import listing
+from normgen.package.operands import Parameter, Text, spelled
 
 _KEYWORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr
@@ -118,40 +115,30 @@ class Names:
             text = _SYMBOL.sub(lambda found: self._owners[int(found[2])].wanted, text)
         return text
 
-    def settle(self, record: K) -> K:
-        """The record with every symbol in it, and in its texts, spelled; the texts with heads, and folded."""
-        # (heads before symbols are spelled, when what a user named looks like nothing else)
-        operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
-        types = {element_of(symbol): tensor for tensor, symbol in self._untouched.items()}
-        forms = tuple(headed(each, operands, types) for each in record.forms)
-        out = self.spell(replace(record, forms=forms))
-        return replace(out, forms=tuple(replace(each, source=laid_out(each.source)) for each in out.forms))
+    def label(self, text: str, taken: Collection[str]) -> str:
+        """What is to have these names, as records call it, by none of those that are taken."""
+        found = _clean(self.wanted(text))
+        while found in taken:
+            found += "_"
+        return found
 
-    def spell(self, record: K) -> K:
-        """The record with every symbol in it, and in its texts, spelled."""
-        spelled = self._spelled(record)
+    def text(self, source: str, parameters: Iterable[Parameter], operands: Mapping[str, str]) -> Text:
+        """A text with its head, every symbol spelled, in full lines. `operands`: the symbols of tensors that
+        the kernel touches."""
+        # (the head before symbols are spelled, when what a user named looks like nothing else)
+        symbols = {**operands, **self._untouched}
+        given = [name for each in symbols.items() for name in spelled(*each)]
+        headed_source = headed(source, parameters, given)
+        names = self._spelled(headed_source, given)
 
-        def spell(found: re.Match[str]) -> str:
-            name = spelled[int(found[2])]
-            return name if found[1] == "s" else name.upper()
+        found = set(listing(headed_source).names)
+        used = [each for each in symbols.items() if found & spelled(*each).keys()]
+        identifiers = tuple((tensor, _expanded(symbol, names)) for tensor, symbol in used)
+        return Text(laid_out(_expanded(headed_source, names)), identifiers)
 
-        def settled(part: Any) -> Any:
-            if isinstance(part, str):
-                return _SYMBOL.sub(spell, part) if "ꞏ" in part else part
-            if isinstance(part, tuple):
-                return tuple(map(settled, part))
-            if is_dataclass(part) and not isinstance(part, type):
-                return replace(part, **{f.name: settled(getattr(part, f.name)) for f in fields(part)})
-            return part
-
-        out: K = settled(record)
-        return out
-
-    def _spelled(self, record: Kernel) -> list[str]:
-        # every identifier of its texts, and those that a call adds to them
-        words = {word for form in record.forms for word in _WORD.findall(_NO_CODE.sub("", form.source))}
-        operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
-        words.update(word for operand in operands for word in operand.given)
+    def _spelled(self, source: str, given: Iterable[str]) -> list[str]:
+        # every identifier of the text, and those that a call may add to it
+        words = {*_WORD.findall(_NO_CODE.sub("", source)), *given}
         taken = RESERVED | {word for word in words if "ꞏ" not in word}
         # by its latest symbol, what a text makes of symbols
         order = sorted(range(len(self._owners)), key=lambda k: (len(self._owners[k].block), k))
@@ -160,24 +147,27 @@ class Names:
         for word in words:
             if symbols := [int(number) for _, number in _SYMBOL.findall(word)]:
                 made[max(symbols, key=rank.__getitem__)].add(word)
-        spelled = [""] * len(order)
+        names = [""] * len(order)
         used: dict[tuple[int, ...], set[str]] = {}
 
         def expanded(text: str) -> str:
-            return _SYMBOL.sub(
-                lambda m: spelled[int(m[2])] if m[1] == "s" else spelled[int(m[2])].upper(), text
-            )
+            return _expanded(text, names)
 
         for k in order:
             owner = self._owners[k]
-            near = [names for block, names in used.items() if _meet(block, owner.block)]
-            spelled[k] = _clean(expanded(owner.wanted))
+            near = [others for block, others in used.items() if _meet(block, owner.block)]
+            names[k] = _clean(expanded(owner.wanted))
             while any(
-                name in taken or any(name in names for names in near) for name in map(expanded, made[k])
+                name in taken or any(name in others for others in near) for name in map(expanded, made[k])
             ):
-                spelled[k] += "_"
+                names[k] += "_"
             used.setdefault(owner.block, set()).update(map(expanded, made[k]))
-        return spelled
+        return names
+
+
+def _expanded(text: str, names: list[str]) -> str:
+    """A text with these names for its symbols."""
+    return _SYMBOL.sub(lambda m: names[int(m[2])] if m[1] == "s" else names[int(m[2])].upper(), text)
 
 
 def _meet(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

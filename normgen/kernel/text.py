@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Load, scalar, walk
@@ -19,6 +20,8 @@ from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import KernelPlan, Operand, operand_of
 from normgen.kernel.printer import Printer, literal
 from normgen.package.operands import axis_name, element_of
+
+T = TypeVar("T", bound="KernelText")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,9 @@ class KernelText:
         self.reads = [self._access(o, in_rows[o.tensor.name]) for o in plan.operands]
         self.final_reads = [self._access(o, in_finals[o.tensor.name]) for o in plan.final_operands]
         self.writes = [self.result(r) for r in plan.results]
-        self.columns = [self._column(k, c) for k, c in enumerate(plan.columns)]
+        self.columns: list[ColumnText] = []
+        for k, column in enumerate(plan.columns):
+            self.columns.append(self._column(k, column))
 
     # -------------------------------------------------------------------------------------------- operands
 
@@ -148,10 +153,11 @@ class KernelText:
         if column.op == "moments" and isinstance(column.value, Load):
             stem = column.value.tensor
         name = f"{self.ids.get(stem, stem)}_{column.op}"
+        label = self.names.label(name, {*self.ids, *(c.label for c in self.columns)})
         if not own or column.op != "sum" or stem not in self.ids:  # or it is the only one of its name
             name = self.names.take(name)
         flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
-        return ColumnText(column, name, f"{name}_partial", flag, wanted, self.plan.adds_pieces)
+        return ColumnText(column, label, name, f"{name}_partial", flag, wanted, self.plan.adds_pieces)
 
     def _wanted_by(self, column: Column) -> tuple[str, ...]:
         """The results that are computed from an accumulator."""
@@ -226,6 +232,13 @@ class KernelText:
         if binding := self.bindings.get(node):
             return binding.name
         return stem_of(self.names.wanted((names or {}).get(node, "")))
+
+    def of_form(self: T) -> T:
+        """The same identifiers for a form, which keeps operands in its own way."""
+        text = copy(self)
+        text.reads, text.writes = [*map(replace, self.reads)], [*map(replace, self.writes)]
+        text.final_reads = [*map(replace, self.final_reads)]
+        return text
 
     def viewed(self, plan: KernelPlan, reads: list[Access]) -> KernelText:
         """The same identifiers for another plan."""

@@ -21,7 +21,7 @@ from normgen.launching.layout import Lengths, is_run, packed_strides
 from normgen.launching.machine import Machine
 from normgen.launching.support import TooLarge
 from normgen.package.constants import listing
-from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
+from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name, element_key
 from normgen.package.records import TensorRecord
 
 # Offsets, and row numbers as far as the pipeline looks ahead, stay below this where 32 bits are to do.
@@ -234,14 +234,13 @@ class Call:
             raise TooLarge(f"{form.entry} reduces over {length}, and the limit is {INT_LIMIT}")
         values, codes = self._arguments(form, own or {}, wide, far or ())
         read, written = _touched(form.entry, values, reads, writes, scratch)
-        text = listing(form.source)
+        text, keys = listing(form.source), form.text.value.keys
         programmatic = self.device.programmatic and "PROGRAMMATIC" in text.names
         given: dict[str, int | bool | str] = {
             "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
             "offset_t": "long long" if wide or far is not None else "int",
             "index_t": "long long" if wide else "int",
-            **{o.element: self._element(o.tensor) for o in (*reads, *writes)},
-            **{name: self._element(tensor) for name, tensor in form.types},
+            **{element_key(tensor): self._element(tensor) for tensor, _ in form.text.value.identifiers},
             **{f"size_{axis_name(a)}": self.extents[a] for a in sizes},
             **constants,
             **{o.there: o.tensor in self.operands for o in reads},
@@ -249,10 +248,10 @@ class Call:
             "ACCUMULATE": self.binding.accumulate,
             "PROGRAMMATIC": programmatic,
         }
-        unset = set(text.names) - given.keys()
+        unset = {keys.get(name, name) for name in text.names} - given.keys()
         assert not unset, f"{form.entry} reads {unset}, which no schedule sets"
         return Launch(
-            source=text.filled(lambda name: _defined(name, given[name])),
+            source=text.filled(lambda name: _defined(name, given[keys.get(name, name)])),
             entry=form.entry,
             grid=grid,
             block=(threads, 1, 1),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
+from normgen.cache_results import Late
 from normgen.package.constants import listing
 
 _MEANINGS = {
@@ -42,46 +45,46 @@ def element_of(identifier: str) -> str:
 class OperandRecord:
     """One tensor as a kernel sees it: which of the kernel's kept and inner axes index it, outermost first.
 
-    `identifier` is its name in the CUDA text. `wanted_by`: the results for which it is read. `passes`: how
-    often the streaming form reads each element.
+    `wanted_by`: the results for which it is read. `passes`: how often the streaming form reads each element.
     """
 
     tensor: str
-    identifier: str
     kept: tuple[str, ...]
     inner: tuple[str, ...]
     wanted_by: tuple[str, ...] = ()
     passes: int = 1
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The identifiers that a launch may set for it in a text."""
-        return self.there, self.wanted, self.one, self.run, self.element
-
-    @property
-    def element(self) -> str:
-        """The type of its elements."""
-        return element_of(self.identifier)
-
-    @property
     def there(self) -> str:
-        """Whether the call has it."""
-        return f"HAS_{self.identifier.upper()}"
+        """The constant that says whether the call has it."""
+        return f"HAS_ {self.tensor}"
 
     @property
     def wanted(self) -> str:
-        """Whether the call wants it."""
-        return f"WANT_{self.identifier.upper()}"
+        """The constant that says whether the call wants it."""
+        return f"WANT_ {self.tensor}"
 
     @property
     def one(self) -> str:
-        """Whether a vector of the row needs one element of it."""
-        return f"ONE_{self.identifier.upper()}"
+        """The constant that says whether a vector of the row needs one element of it."""
+        return f"ONE_ {self.tensor}"
 
     @property
     def run(self) -> str:
-        """How many rows one access moves of it, where it lies the other way."""
-        return f"VEC_{self.identifier.upper()}"
+        """The constant that says how many rows one access moves of it, where it lies the other way."""
+        return f"VEC_ {self.tensor}"
+
+
+def element_key(tensor: str) -> str:
+    """The type of a tensor's elements, among the constants of a launch."""
+    return f"_t {tensor}"
+
+
+def spelled(tensor: str, identifier: str) -> Mapping[str, str]:
+    """What a text calls the constants that are about a tensor, with the keys that a launch has for them."""
+    upper = ("HAS_", "WANT_", "ONE_", "VEC_")
+    names = {f"{prefix}{identifier.upper()}": f"{prefix} {tensor}" for prefix in upper}
+    return {**names, element_of(identifier): element_key(tensor)}
 
 
 PARTIAL_VECTOR = 4  # floats: rows of partials of sums are whole vectors (partial_pitch)
@@ -157,20 +160,42 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """The text of a form. It includes device functions, and lists the constants that it reads.
+
+    `identifiers`: what it calls the tensors that some of these are about.
+    """
+
+    source: str
+    identifiers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """By the name of a constant that is about a tensor, the key that a launch has for it."""
+        return _keys(self.identifiers)
+
+
+@lru_cache(maxsize=4096)
+def _keys(identifiers: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return {name: key for each in identifiers for name, key in spelled(*each).items()}
+
+
+@dataclass(frozen=True, slots=True)
 class FormRecord:
     """One schedule's text of a kernel: registers, pipeline, multipass, ..., or what goes before it (clear)
-    or after it (second_stage). It includes device functions, and lists the constants that it reads. `types`:
-    of these the types of elements of tensors that the kernel does not touch, with the tensors.
-    """
+    or after it (second_stage). The text is printed when a call takes the form."""
 
     form: str
     entry: str
     parameters: tuple[Parameter, ...]
-    source: str
-    types: tuple[tuple[str, str], ...] = ()
+    text: Late[Text]
+
+    @property
+    def source(self) -> str:
+        """The text."""
+        return self.text.value.source
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """What a launch sets: of `CONSTANTS`, of operands (`OperandRecord.given`), and lengths of axes,
-        `size_<axis>`."""
+        """What a launch sets: of `CONSTANTS`, of operands, and lengths of axes, `size_<axis>`."""
         return listing(self.source).names

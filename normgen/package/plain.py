@@ -14,11 +14,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import groupby
 from typing import Any, get_args, get_origin, get_type_hints
 
+from normgen.cache_results import Late, ready
 from normgen.package.kernels import Kernel, records
 from normgen.package.operands import Parameter
 from normgen.package.records import Dims, Package, dims_text
@@ -29,22 +30,17 @@ _GROUP = re.compile(r"\(([^)]*)\)|([^,\s]+)")
 
 def plain(value: Any) -> Any:
     """A record as plain data."""
+    if isinstance(value, Late):
+        return plain(value.value)
     if _is_record(value):
         kind: Any = type(value)
         family = {"family": value.family} if isinstance(value, Kernel) else {}
         return family | {
             f.name: _field(_hints(kind)[f.name], getattr(value, f.name))
             for f in fields(value)
-            if getattr(value, f.name) != _implied(f, value)
+            if getattr(value, f.name) != f.default
         }
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
-
-
-def _implied(each: Field[Any], record: Any) -> Any:
-    """What a field has where plain data does not say: an identifier is the tensor's name as a rule."""
-    if each.name == "identifier":
-        return record.tensor
-    return each.default
 
 
 def package_of(data: Mapping[str, Any]) -> Package:
@@ -71,6 +67,8 @@ def _described(hint: Any) -> str:
             for f in fields(hint)
         )
         return f"{{{', '.join(parts)}}}"
+    if get_origin(hint) is Late:
+        return _described(get_args(hint)[0])
     if inside := get_args(hint):
         name = "tuple" if get_origin(hint) is tuple else "any"
         return f"{name}[{', '.join(map(_described, inside))}]"
@@ -100,6 +98,8 @@ def _field(hint: Any, value: Any) -> Any:
 
 def _made(hint: Any, data: Any) -> Any:
     """The value of a type that plain data is of."""
+    if get_origin(hint) is Late:
+        return ready("", _made(get_args(hint)[0], data))
     if hint is Kernel:
         family = records()[data["family"]]
         return _made(family, {name: value for name, value in data.items() if name != "family"})
@@ -107,8 +107,6 @@ def _made(hint: Any, data: Any) -> Any:
         return _read(hint, data)
     if isinstance(data, Mapping):
         record = hint if _is_record(hint) else next(filter(_is_record, get_args(hint)))
-        if "identifier" in _hints(record):
-            data = {"identifier": data["tensor"], **data}
         hints = _hints(record)
         return record(**{name: _made(hints[name], value) for name, value in data.items()})
     if isinstance(data, tuple):

@@ -120,25 +120,27 @@ def compare(
                 assert entry == launch.entry
                 for seen in traffic:
                     array = seen.name.removesuffix("_ptr")
+                    array = tensors_of(kernel, entry).get(array, array)
                     moved[array] += (
                         seen.distinct_read + seen.distinct_written
                         if stays_in_the_cache(array, kernel, entry, dict(binding.extents))
                         else seen.read + seen.written
                     )
             # Partial sums go by the kernel's name and theirs in the plan, operands by those of their tensors.
-            called = {
-                operand.tensor: operand.identifier
-                for part in ("reads", "writes", "final_reads", "finals")
-                for operand in getattr(kernel, part, ())
-            }
             stated = {
-                identifier(array, kernel) if "." in array else called[array]: count
+                identifier(array, kernel) if "." in array else array: count
                 for array, count in each.moved.items()
             }
             assert stated == dict(moved), kernel.name
         assert not list(launched)
         total = count_bytes(chosen, binding)
         assert total.total == sum(sum(each.moved.values()) for each in chosen.kernels)
+
+
+def tensors_of(kernel: Kernel, entry: str) -> dict[str, str]:
+    """The operands of a kernel by what a text calls them."""
+    (form,) = (form for form in kernel.forms if form.entry == entry)
+    return {name: tensor for tensor, name in form.text.value.identifiers}
 
 
 def identifier(array: str, kernel: Kernel) -> str:
@@ -173,7 +175,7 @@ def stays_in_the_cache(array: str, kernel: Kernel, entry: str, extents: dict[str
     if isinstance(kernel, TilesRecord) and prod(extents[axis] for axis in kernel.rows) < LEAST_TILE:
         return True
     of_each_row = {
-        operand.identifier
+        operand.tensor
         for operand in (*kernel.reads, *kernel.writes)
         if operand.inner and {*operand.kept, *operand.inner} >= {*kernel.kept, *kernel.inner}
     }

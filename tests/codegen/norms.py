@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from normgen import bundled
+from normgen.cache_results import ready
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
@@ -16,6 +17,7 @@ from normgen.launching.call import Call
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import Kernel, RowsRecord
+from normgen.package.operands import FormRecord
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.registry import family_of
@@ -116,3 +118,8 @@ def schedule_rows(kernel: RowsRecord, call: Call) -> RowSchedule:
 def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:
     """What a bundled norm launches on the host executor's device."""
     return planned(name, direction, dtype, HOST_MACHINE, **extents).launches
+
+
+def with_source(form: FormRecord, source: str) -> FormRecord:
+    """A form with another text."""
+    return replace(form, text=ready(form.entry, replace(form.text.value, source=source)))

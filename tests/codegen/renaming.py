@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.program import Definition
+from normgen.kernel import names
 from normgen.kernel.names import Names
-from normgen.package.operands import FormRecord, OperandRecord
-from normgen.package.records import Package
+from normgen.package.operands import Text
 from tests.ir.specs import SPECS, VARIANTS
 
 MARK = "ꞏ"
@@ -59,15 +59,15 @@ def spec_of(name: str) -> tuple[str, dict[str, object]]:
     return path.read_text(encoding="utf-8"), VARIANTS.get(name, {})
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
+def renamed(text: str, called: Mapping[str, str]) -> str:
     """The text of a spec with other names."""
-    return _OF_SPECS.sub(lambda found: names.get(found[0], found[0]), text)
+    return _OF_SPECS.sub(lambda found: called.get(found[0], found[0]), text)
 
 
-def defined(text: str, attrs: Mapping[str, object], names: Mapping[str, str]) -> Definition:
+def defined(text: str, attrs: Mapping[str, object], called: Mapping[str, str]) -> Definition:
     """The spec under other names."""
-    given = {names.get(name, name): value for name, value in attrs.items()}
-    return load_definition(Source("spec.norm", renamed(text, names)), given)
+    given = {called.get(name, name): value for name, value in attrs.items()}
+    return load_definition(Source("spec.norm", renamed(text, called)), given)
 
 
 def named_by_user(definition: Definition, text: str) -> tuple[list[str], list[str]]:
@@ -80,37 +80,35 @@ def named_by_user(definition: Definition, text: str) -> tuple[list[str], list[st
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel's names, and its record before they were spelled and after."""
+class Printed:
+    """A text of a kernel, with its head, before its names were spelled and after; and the symbols of the
+    tensors that it is about."""
 
-    names: Names
-    symbolic: Any
-    spelled: Any
-
-    @property
-    def texts(self) -> Iterator[tuple[str, str]]:
-        """Its texts, before and after."""
-        for before, after in zip(self.symbolic.forms, self.spelled.forms, strict=True):
-            assert isinstance(before, FormRecord)
-            yield before.source, after.source
-
-    @property
-    def operands(self) -> Iterator[OperandRecord]:
-        """Its operands, with symbols for names."""
-        for name in ("reads", "writes", "final_reads", "finals"):
-            yield from getattr(self.symbolic, name, ())
+    before: str
+    after: Text
+    symbols: Mapping[str, str]
 
 
-def kernels_of(definition: Definition) -> tuple[Package, list[Kernel]]:
-    """The package of a spec, and the kernels that it was made of."""
-    found: list[Kernel] = []
-    spell = Names.spell
+def printed(definition: Definition) -> list[Printed]:
+    """The texts of all kernels of a spec."""
+    heads: list[str] = []
+    found: list[Printed] = []
+    print_text, head = Names.text, names.headed
 
-    def seen(names: Names, record: Any) -> Any:
-        spelled = spell(names, record)
-        found.append(Kernel(names, record, spelled))
-        return spelled
+    def headed(*given: Any) -> str:
+        heads.append(head(*given))
+        return heads[-1]
+
+    def text(own: Names, source: str, parameters: Any, operands: Mapping[str, str]) -> Text:
+        after = print_text(own, source, parameters, operands)
+        found.append(Printed(heads[-1], after, {**operands, **own._untouched}))
+        return after
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Names, "spell", seen)
-        return package(definition), found
+        patch.setattr(names, "headed", headed)
+        patch.setattr(Names, "text", text)
+        made = package(definition)
+        for each in (made.forward, made.backward):
+            for form in (form for kernel in each.kernels for form in kernel.forms) if each else ():
+                assert form.source
+    return found

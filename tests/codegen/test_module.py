@@ -25,6 +25,7 @@ from normgen.package import plain as plain_data
 from normgen.package import records
 from normgen.package.plain import schema
 from normgen.package.records import Package
+from tests.codegen.norms import with_source
 from tests.runtime import stubs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +38,7 @@ def short(text: str = stubs.ROWS) -> Package:
 
     def emptied(record: records.PassRecord | None) -> records.PassRecord:
         assert record is not None
-        kernels = (replace(k, forms=(replace(k.forms[0], source="void f();\n"),)) for k in record.kernels)
+        kernels = (replace(k, forms=(with_source(k.forms[0], "void f();\n"),)) for k in record.kernels)
         return replace(record, strategies=(records.Strategy("fused", tuple(kernels)),))
 
     return replace(package, forward=emptied(package.forward), backward=emptied(package.backward))
@@ -168,6 +169,7 @@ SCHEMAS = {
     14: "17b5803765eda76d",
     15: "74fbaa5ad6418fbb",
     **dict.fromkeys((16, 17), "2cf6f31258a949d6"),
+    18: "6ee4045a2fa41cd6",
 }
 
 
@@ -203,7 +205,7 @@ def test_the_schema_tells_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 FORWARD = ROWS.forward
 X = FORWARD.reads[0]
 TEXT = '#define A "\\n" \\\n  "x"\n// {{ }} """ */\n\tvoid f();  \n'
-KERNEL = replace(FORWARD.kernels[0], forms=(replace(FORWARD.kernels[0].forms[0], source=TEXT),))
+KERNEL = replace(FORWARD.kernels[0], forms=(with_source(FORWARD.kernels[0].forms[0], TEXT),))
 KERNELS = (records.Strategy("fused", (KERNEL, replace(KERNEL, name="rows_norm_forward_statistics"))),)
 PACKAGES = [
     FULL,

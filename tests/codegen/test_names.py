@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,16 +11,15 @@ from hypothesis import strategies as st
 
 from normgen.diagnostics import SpecError
 from normgen.kernel.names import PREFIXES, RESERVED, Names
-from normgen.package.kernels import TilesRecord
-from normgen.package.operands import FormRecord
+from normgen.package.operands import spelled
 from tests.codegen.renaming import (
     MARK,
-    Kernel,
+    Printed,
     blocks,
     defined,
-    kernels_of,
     named_by_user,
     nested,
+    printed,
     spec_of,
     words,
 )
@@ -30,10 +28,8 @@ from tests.sampling import sampled
 from tests.strategies import well_typed_specs
 
 
-def spelled(names: Names, text: str) -> str:
-    form = FormRecord("form", "entry", (), text)
-    record = TilesRecord(name="kernel", kept=(), inner=(), rows=(), reads=(), writes=(), forms=(form,))
-    return names.spell(record).forms[0].source
+def spelled_in(names: Names, text: str) -> str:
+    return names.text(text, (), {}).source.split("\n\n", 1)[1].strip()
 
 
 def test_names_give_way() -> None:
@@ -41,16 +37,16 @@ def test_names_give_way() -> None:
     for word in ("float", "threadIdx", "smem", "linux", "and", "row", "cudaError"):
         names = Names()
         symbol = names.take(word)
-        assert spelled(names, f"smem[row] = {symbol};  // row") == f"smem[row] = {word}_;  // row"
+        assert spelled_in(names, f"smem[row] = {symbol};  // row") == f"smem[row] = {word}_;  // row"
     names = Names()
     pointer, x = names.take("x_ptr"), names.take("x")
-    assert spelled(names, f"{pointer} + {x}_ptr[{x}]") == "x_ptr + x__ptr[x_]"
+    assert spelled_in(names, f"{pointer} + {x}_ptr[{x}]") == "x_ptr + x__ptr[x_]"
     small, large = names.take("wa"), names.take("wA")
     text = f"HAS_{small.upper()} ? {small} : HAS_{large.upper()} ? {large} : 0"
-    assert spelled(names, text) == "HAS_WA ? wa : HAS_WA_ ? wA_ : 0"
+    assert spelled_in(names, text) == "HAS_WA ? wa : HAS_WA_ ? wA_ : 0"
     names = Names()  # members are no names
     mean, sums = names.take("mean"), names.take(f"{names.take('x')}_sum")
-    assert spelled(names, f"{mean} = moments.mean; {sums}") == "mean = moments.mean; x_sum"
+    assert spelled_in(names, f"{mean} = moments.mean; {sums}") == "mean = moments.mean; x_sum"
 
 
 def test_blocks_beside_each_other_may_have_the_same_names() -> None:
@@ -58,7 +54,7 @@ def test_blocks_beside_each_other_may_have_the_same_names() -> None:
     first, second, outer = names.inner(), names.inner(), names.take("v")
     a, b = first.take("v"), second.take("v")
     deeper = first.inner().take("v")
-    found = spelled(names, f"{outer}; {{ {a}; {{ {deeper}; }} }} {{ {b}; }}")
+    found = spelled_in(names, f"{outer}; {{ {a}; {{ {deeper}; }} }} {{ {b}; }}")
     assert found == "v; { v_; { v__; } } { v_; }"
 
 
@@ -72,45 +68,42 @@ def unlike_any_other(text: str, attrs: dict[str, object]) -> dict[str, str]:
 def check_that_names_are_symbols(text: str, attrs: dict[str, object]) -> None:
     """Until names are spelled, no text has one that a user gave, but those of axes: and no other word looks
     like one of these."""
-    _, kernels = kernels_of(defined(text, attrs, unlike_any_other(text, attrs)))
-    assert kernels
+    texts = printed(defined(text, attrs, unlike_any_other(text, attrs)))
+    assert texts
     of_axes = re.compile(rf"(?:at|size|from|{MARK}s\d+{MARK}_stride)_(?:ZQ\d+Z|rest)")
-    for kernel in kernels:
-        for before, after in kernel.texts:
-            for word in words(before):
-                if not of_axes.fullmatch(word):
-                    assert not re.search(r"zq\d+z|ZQ\d+Z|_rest\b", word, re.IGNORECASE), word
-                    assert not re.match(r"(?:at|size|from)_[A-Z]", word), word
-            assert MARK not in after
+    for each in texts:
+        for word in words(each.before):
+            if not of_axes.fullmatch(word):
+                assert not re.search(r"zq\d+z|ZQ\d+Z|_rest\b", word, re.IGNORECASE), word
+                assert not re.match(r"(?:at|size|from)_[A-Z]", word), word
+        assert MARK not in each.after.source
 
 
-def check_that_names_differ(kernel: Kernel) -> None:
-    """Different words of the texts are spelled differently, unless they lie in blocks beside each other."""
-    for before, after in kernel.texts:
-        spelled = dict(zip(words(before), words(after), strict=True))
-        fixed = {word for word in spelled if MARK not in word}
-        assert all(spelled[word] == word for word in fixed)
-        around = blocks(before)
-        seen: dict[str, str] = {}
-        for word in spelled.keys() - fixed:
-            name = spelled[word]
-            assert name not in fixed | RESERVED, (word, name)
-            assert not name.startswith(PREFIXES) or re.search("__|_$", name), name
-            if name in seen:
-                met = any(nested(a, b) for a in around[word] for b in around[seen[name]])
-                assert not met, (word, seen[name], name)
-            seen[name] = word
+def check_that_names_differ(text: Printed) -> None:
+    """Different words of a text are spelled differently, unless they lie in blocks beside each other."""
+    before, after = text.before, text.after.source
+    names = dict(zip(words(before), words(after), strict=True))
+    fixed = {word for word in names if MARK not in word}
+    assert all(names[word] == word for word in fixed)
+    around = blocks(before)
+    seen: dict[str, str] = {}
+    for word in names.keys() - fixed:
+        name = names[word]
+        assert name not in fixed | RESERVED, (word, name)
+        assert not name.startswith(PREFIXES) or re.search("__|_$", name), name
+        if name in seen:
+            met = any(nested(a, b) for a in around[word] for b in around[seen[name]])
+            assert not met, (word, seen[name], name)
+        seen[name] = word
 
 
-def check_what_calls_define(kernel: Kernel) -> None:
+def check_what_calls_define(text: Printed) -> None:
     """What a call defines before a text is not defined twice, and stands for the same operand there."""
-    fixed = {word for text, _ in kernel.texts for word in words(text) if MARK not in word}
+    fixed = {word for word in words(text.before) if MARK not in word}
     owner: dict[str, str] = {}
-    for symbolic, operand in zip(
-        kernel.operands, replace(kernel, symbolic=kernel.spelled).operands, strict=True
-    ):
-        for name in operand.given:
-            assert owner.setdefault(name, symbolic.identifier) == symbolic.identifier, name
+    for tensor, identifier in text.after.identifiers:
+        for name in spelled(tensor, identifier):
+            assert owner.setdefault(name, tensor) == tensor, name
             assert name not in fixed | RESERVED, name
 
 
@@ -119,8 +112,7 @@ def check(text: str, attrs: dict[str, object], chance: random.Random) -> None:
     check_that_names_are_symbols(text, attrs)
     definition = defined(text, attrs, {})
     values, axes = named_by_user(definition, text)
-    texts = [after for kernel in kernels_of(definition)[1] for _, after in kernel.texts]
-    found = {word for after in texts for word in words(after)}
+    found = {word for each in printed(definition) for word in words(each.after.source)}
     lower, upper = (sorted(w for w in found if case(w[0])) for case in (str.islower, str.isupper))
     for _ in range(20):
         names = dict(zip(values, chance.sample(lower, len(values)), strict=True))
@@ -129,9 +121,9 @@ def check(text: str, attrs: dict[str, object], chance: random.Random) -> None:
             renamed = defined(text, attrs, names)
         except SpecError:
             continue
-        for kernel in kernels_of(renamed)[1]:
-            check_that_names_differ(kernel)
-            check_what_calls_define(kernel)
+        for each in printed(renamed):
+            check_that_names_differ(each)
+            check_what_calls_define(each)
         return
     pytest.fail("every naming was refused")
 

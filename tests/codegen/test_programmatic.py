@@ -20,7 +20,7 @@ from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import alternatives
-from tests.codegen.norms import H200, bound, packaged, usual_launches
+from tests.codegen.norms import H200, bound, packaged, usual_launches, with_source
 from tests.sampling import sampled
 
 ABLE = replace(H200, programmatic=True)
@@ -89,7 +89,7 @@ def test_a_text_without_waits_starts_when_the_one_before_has_ended() -> None:
     package = packaged("layernorm")
     (kernel,) = package.forward.strategies[0].kernels
     form = next(f for f in kernel.forms if f.form == "registers")
-    without = replace(form, source=re.sub(r"(?m)^.*PROGRAMMATIC.*\n", "", form.source))
+    without = with_source(form, re.sub(r"(?m)^.*PROGRAMMATIC.*\n", "", form.source))
     call = Call(bound(package.forward, rest=8, D=64), ABLE)
     for text, early in ((form, True), (without, False)):
         record = replace(kernel, forms=tuple(text if f.form == "registers" else f for f in kernel.forms))

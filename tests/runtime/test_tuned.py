@@ -24,6 +24,7 @@ from normgen.runtime.planning import store
 from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.store import Tuned, Workload
 from normgen.runtime.planning.tuned import call_key, plan_tuned
+from tests.codegen.norms import with_source
 from tests.fakes.driver import FakeDriver
 from tests.generated import generated
 from tests.threads import at_once, forked
@@ -196,7 +197,7 @@ def test_other_kernels_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch)
     here = keep()
     record = direction().record
     kernel = record.strategies[0].kernels[0]
-    form = replace(kernel.forms[0], source=kernel.forms[0].source + "\n")
+    form = with_source(kernel.forms[0], kernel.forms[0].source + "\n")
     other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
     other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
     assert store.where(Workload(other, USUAL_MACHINE)) != here

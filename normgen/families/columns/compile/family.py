@@ -66,7 +66,7 @@ class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
             groups=len(final_groups(parts)),
             forms=(*forms, *([second_stage_form(text)] if parts.finals else [])),
         )
-        return text.names.settle(record)
+        return record
 
     def show(self, plan: ColumnsPlan) -> str:
         head, _, *rest = show_plan(plan.parts).splitlines(keepends=True)
@@ -96,7 +96,8 @@ class ColumnsView:
     """The template's view of one form."""
 
     def __init__(self, text: ColumnsText, form: Form) -> None:
-        self.text, self.plan, self.form = text, text.plan, form
+        self.text = text = text.of_form()
+        self.plan, self.form = text.plan, form
         values = {a.tensor: text.value(a, form.holds) for a in text.reads}
         self.body = ColumnsBody(text, form.levels(self.plan), values, form.holds)
         self.kinds: dict[str, list[Access]] = {

@@ -99,7 +99,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             tags=tags(plan),
             finishes=finishes(plan),
         )
-        return text.names.settle(record)
+        return record
 
     def otherwise(self, way: str, group: Group) -> KernelPlan:
         return first_plan(_OTHERWISE[way], group)

@@ -31,7 +31,8 @@ class RowsView:
     """The template's view of one form."""
 
     def __init__(self, text: KernelText, form: Form) -> None:
-        self.text, self.form, self.plan = text, form, text.plan
+        self.text = text = text.of_form()
+        self.form, self.plan = form, text.plan
         inner = self.plan.piece
         wide = [a for a in text.reads if inner and a.operand.inner == inner]
         values = {a.tensor: f"{a.value}[i]" if a in wide else a.value for a in text.reads}

@@ -40,7 +40,7 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
             writes=tuple(a.record() for a in text.writes),
             forms=(form_record(text, "tiles", "tiles/tiles", text.context(), parameters),),
         )
-        return text.names.settle(record)
+        return record
 
     def show(self, plan: TilesPlan) -> str:
         lines = [

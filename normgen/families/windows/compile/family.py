@@ -74,7 +74,7 @@ class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
             writes=tuple(a.record() for a in text.writes),
             forms=tuple(form.view(text).form(form.name, form.counts) for form in FORMS if form.admits(plan)),
         )
-        return text.names.settle(record)
+        return record
 
     def show(self, plan: WindowsPlan) -> str:
         lines = [
