@@ -52,7 +52,7 @@ class CompileFamily(Protocol[P, K]):
         return ""
 
     def emit(self, plan: P, wording: Wording) -> K:
-        """The record of a planned kernel, with its texts."""
+        """The record of a planned kernel, which prints its texts when they are asked for."""
         raise NotImplementedError
 
     def show(self, plan: P) -> str:

@@ -1,6 +1,6 @@
 """What every family of kernels needs to turn a record and a call's arrays into launches.
 
-A launch is a text, a grid and arguments. The text is the kernel as it was emitted, with definitions in place
+A launch is a text, a grid and arguments. The text is the kernel as it is printed, with definitions in place
 of its list of constants: that is all that depends on element types, schedule, and which operands are there.
 Lengths and strides are arguments as a rule, so that calls that
 differ in them share a kernel.

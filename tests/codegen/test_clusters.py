@@ -16,7 +16,7 @@ from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.expected import Subject
 from tests.codegen.alone import subject
 from tests.codegen.holding import case
-from tests.codegen.norms import bound
+from tests.codegen.norms import H200, bound, offers, packaged
 from tests.verify.subjects import BF16, F32, bundled_subject, prove, same_bits
 
 EXTREMES = """norm centred_extremes
@@ -67,3 +67,15 @@ def test_the_same_bits_in_any_order_of_clusters():
     for name in ("dx", "dw", "db"):
         values = [np.asarray(getattr(one, name)) for one in made]
         assert all(same_bits(values[0], other) for other in values[1:])
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm", "softmax", "add_rmsnorm"])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_bulk_copies_have_a_stage_to_arrive_in_while_another_is_read(norm: str, dtype: str) -> None:
+    """Where shared memory has one stage alone, threads fetch their own vectors."""
+    stages = set()
+    for record in filter(None, (packaged(norm).forward, packaged(norm).backward)):
+        for length in (70_000, 159_736, 200_000, 307_512):
+            for each in offers(record, bound(record, dtype, rest=200, D=length), H200):
+                stages.add((each.bulk, each.stages)) if each.form == "pipeline" else None
+    assert (True, 1) not in stages and {(True, 2), (False, 1)} <= stages

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
 
-from normgen.cache_results import kept, sources
+from normgen.cache_results import Late, kept, ready, result_of, sources
+from normgen.diagnostics import Source
 from normgen.kernel.templates import environment
 
 TEMPLATE = "shared/clear.cu.jinja"
@@ -80,3 +83,54 @@ def test_sources_are_told_apart_by_name_and_content(tmp_path: Path, monkeypatch:
             (folder / part).write_text(content)
             found.append(sources.__wrapped__())
     assert found[::2] == found[1::2] and len(set(found)) == 4
+
+
+SOURCE = Source("late.norm", "norm late\n")
+
+
+def result(made: list[str]) -> dict[str, Any]:
+    """A result with two late parts, one of them twice. `made`: what of it was made, in order."""
+
+    def part(key: str) -> Late[str]:
+        return Late(key, lambda: made.append(key) or key.upper())  # type: ignore[func-returns-value]
+
+    made.append("result")
+    first = part("first")
+    return {"first": first, "again": first, "second": part("second"), "number": 3}
+
+
+def found(made: list[str]) -> dict[str, Any]:
+    return result_of("late", SOURCE, {"eps": 0.5}, (), lambda: result(made))
+
+
+def test_late_parts_are_made_when_they_are_asked_for_and_once_for_all_processes() -> None:
+    made: list[str] = []
+    here = found(made)
+    assert made == ["result"] and here["number"] == 3
+    assert here["first"].value == "FIRST" and here["again"] is here["first"]
+    assert made == ["result", "first"]
+    there = found(made)  # as another process would: of the result nothing is made
+    assert there["first"].value == "FIRST" and made == ["result", "first"]
+    assert there["second"].value == "SECOND"  # which nobody had asked for: the result is made again
+    assert made == ["result", "first", "result", "second"]
+    assert found(made)["second"].value == "SECOND" and len(made) == 4
+
+
+def test_late_parts_of_other_attrs_are_others() -> None:
+    made: list[str] = []
+    assert found(made)["first"].value == "FIRST"
+    other = result_of("late", SOURCE, {"eps": 1.0}, (), lambda: {"first": ready("first", "other")})
+    assert other["first"].value == "other"
+
+
+def test_a_pickle_holds_late_parts_and_parts_are_equal_by_value() -> None:
+    made: list[str] = []
+    whole = result(made)
+    copied = pickle.loads(pickle.dumps(whole))
+    assert copied == whole and made == ["result", "first", "second"]
+    assert copied["first"] != whole["second"] and copied["first"].value == "FIRST"
+
+
+def test_two_parts_with_one_key_are_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="two parts have the key"):
+        result_of("late", SOURCE, {}, (), lambda: [ready("same", 1), ready("same", 2)])

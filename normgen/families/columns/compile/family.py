@@ -43,11 +43,11 @@ class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
         return all(t.role == "temporary" for t in full if t.name in used)
 
     def emit(self, plan: ColumnsPlan, wording: Wording) -> ColumnsRecord:
-        """The record of a kernel with the text of its forms."""
+        """The record of a kernel."""
         text, parts = ColumnsText(plan, wording), plan.parts
         views = [ColumnsView(text, form) for form in FORMS]
         forms = [v.record(text.parameters(bool(v.plane))) for v in views]
-        record = ColumnsRecord(
+        return ColumnsRecord(
             name=plan.name,
             kept=plan.outer + plan.reduced,
             inner=plan.across,
@@ -66,7 +66,6 @@ class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
             groups=len(final_groups(parts)),
             forms=(*forms, *([second_stage_form(text)] if parts.finals else [])),
         )
-        return record
 
     def show(self, plan: ColumnsPlan) -> str:
         head, _, *rest = show_plan(plan.parts).splitlines(keepends=True)

@@ -38,7 +38,7 @@ def emit_resident(plan: ResidentPlan, wording: Wording) -> ResidentRecord:
     kernel = emitter.moments() if plan.moments else emitter.sums()
     own = form_record(text, *kind, kernel, emitter.parameters(), entry=plan.name)
     finals = (second_stage_form(text),) if emitter.columns else ()
-    record = ResidentRecord(
+    return ResidentRecord(
         name=plan.name,
         kept=whole.kept,
         inner=whole.inner,
@@ -60,7 +60,6 @@ def emit_resident(plan: ResidentPlan, wording: Wording) -> ResidentRecord:
         groups=len(final_groups(whole)) if emitter.columns else 0,
         forms=(own, clear_form(text), *finals),
     )
-    return record
 
 
 class _Emitter:

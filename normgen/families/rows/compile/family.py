@@ -1,9 +1,9 @@
 """The rows family, as the compiler sees it: a thread group has each row.
 
-Of a kernel plan it makes CUDA text, one for each form of the schedule. Python prints expressions and
-statements and decides every name, flag and offset; the Jinja templates own the loops. The text is fixed when
-the spec is compiled. A preamble of `constexpr` values and type aliases (see `launching.call`) specialises it
-for a shape, its element types and a schedule.
+Of a kernel plan it makes CUDA text, one for each form that calls take. Python prints expressions and
+statements and decides every name, flag and offset; the Jinja templates own the loops. A preamble of
+`constexpr` values and type aliases (see `launching.call`) specialises a text for a shape, its element types
+and a schedule.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
     show = staticmethod(show_plan)
 
     def emit(self, plan: KernelPlan, wording: Wording) -> RowsRecord:
-        """The record of a kernel with the text of each form that its plan admits."""
+        """The record of a kernel with each form that its plan admits."""
         plan = as_stored(plan)
         # (vectors of rows in pieces each have a place of their own: 64 bits would take many registers)
         text = KernelText(plan, wording, far=not plan.pieces)
@@ -74,7 +74,7 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             forms.append(clear_form(text))
         if plan.finals:
             forms.append(second_stage_form(text, several=not plan.part))
-        record = RowsRecord(
+        return RowsRecord(
             name=plan.name,
             kept=plan.kept,
             inner=plan.inner,
@@ -99,7 +99,6 @@ class Rows(CompileFamily[KernelPlan, RowsRecord]):
             tags=tags(plan),
             finishes=finishes(plan),
         )
-        return record
 
     def otherwise(self, way: str, group: Group) -> KernelPlan:
         return first_plan(_OTHERWISE[way], group)

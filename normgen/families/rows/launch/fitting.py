@@ -153,7 +153,9 @@ def fit_pipeline(
     # (a row that is kept in registers leaves its place in the pipeline to the next one)
     if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
         return refused(f"two rows of {stage} bytes do not fit {most} bytes of shared memory")
-    return placed(s, device, room, max(stages * stage, gather), static, blocks, stages=stages)
+    # (a bulk copy waits until all threads have read the stage: in a single one nothing would be on its way)
+    bulk = s.bulk and stages > 1
+    return placed(s, device, room, max(stages * stage, gather), static, blocks, stages=stages, bulk=bulk)
 
 
 def _handed(s: RowSchedule, shape: RowShape) -> int:

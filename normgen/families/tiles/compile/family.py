@@ -31,7 +31,7 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
         lengths = plan.batch + (plan.rows if len(plan.rows) > 1 else ())
         own = [Parameter("rows")]
         parameters = parameters_for(text, lambda o: o.kept, used, lengths, own, fixed=plan.columns)
-        record = TilesRecord(
+        return TilesRecord(
             name=plan.name,
             kept=(*plan.batch, *plan.rows),
             inner=plan.columns,
@@ -40,7 +40,6 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
             writes=tuple(a.record() for a in text.writes),
             forms=(form_record(text, "tiles", "tiles/tiles", text.context(), parameters),),
         )
-        return record
 
     def show(self, plan: TilesPlan) -> str:
         lines = [

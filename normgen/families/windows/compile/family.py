@@ -56,10 +56,10 @@ class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
     plan = staticmethod(plan_windows)
 
     def emit(self, plan: WindowsPlan, wording: Wording) -> WindowsRecord:
-        """The record of a kernel with the text of each form that its plan admits."""
+        """The record of a kernel with each form that its plan admits."""
         text = WindowsText(plan, wording)
         inner = plan.image or plan.axes[-1:]
-        record = WindowsRecord(
+        return WindowsRecord(
             name=plan.name,
             kept=plan.axes[: -len(inner)],
             inner=inner,
@@ -74,7 +74,6 @@ class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
             writes=tuple(a.record() for a in text.writes),
             forms=tuple(form.view(text).form(form.name, form.counts) for form in FORMS if form.admits(plan)),
         )
-        return record
 
     def show(self, plan: WindowsPlan) -> str:
         lines = [
