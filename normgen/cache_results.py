@@ -87,7 +87,7 @@ class Late(Generic[T]):
 
 
 def ready(key: str, value: T) -> Late[T]:
-    """A part that is there already."""
+    """A part that exists already."""
     return Late(key, lambda: value)
 
 
