@@ -43,26 +43,30 @@ def kept(kind: str, parts: tuple[str, ...], build: Callable[[], bytes]) -> bytes
 def result_of(
     kind: str, source: Source, attrs: Mapping[str, object], parts: tuple[str, ...], make: Callable[[], Any]
 ) -> Any:
-    """A result of the compiler for a spec. `kind`: a word for it; `parts`: what it depends on besides."""
+    """A result of the compiler for a spec, whose late parts are made when they are asked for (see `Late`).
+
+    `kind`: a word for it; `parts`: what it depends on besides.
+    """
     if any(type(value) not in _PLAIN for value in attrs.values()):
         return make()
     given = (source.name, source.text, repr(sorted(attrs.items())), *parts)
-    made = cache(make)
+    parted = cache(lambda: _parted(make()))
 
     def late(key: str) -> Late[Any]:
         def build() -> bytes:
-            return pickle.dumps(_parts(made())[1][key].value)
+            return pickle.dumps(parted()[1][key].value)
 
         return Late(key, lambda: pickle.loads(kept(kind, (sources(), *given, key), build)))
 
     # As safe as kernels are, which lie in the same folder: nobody else may write there.
-    return _Unpickler(kept(kind, (sources(), *given), lambda: _parts(made())[0]), late).load()
+    return _Unpickler(kept(kind, (sources(), *given), lambda: parted()[0]), late).load()
 
 
 class Late(Generic[T]):
-    """A part of a result that is made when it is first asked for, in whatever process that is.
+    """A part of a result that is made when it is first asked for.
 
-    `key`: no other part of the result has it.
+    A cached result names its late parts by their keys. The first reader of a part takes it from the cache
+    too, or makes it. No two parts of a result have the same key.
     """
 
     def __init__(self, key: str, make: Callable[[], T]) -> None:
@@ -77,7 +81,7 @@ class Late(Generic[T]):
         return self is other or (isinstance(other, Late) and self.value == other.value)
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return hash(Late)  # equal parts may have different keys, and a hash is no reason to make one
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -85,13 +89,16 @@ class Late(Generic[T]):
     def __reduce__(self) -> Any:
         return ready, (self.key, self.value)
 
+    def __deepcopy__(self, memo: Any) -> Late[T]:
+        return self  # it never changes
+
 
 def ready(key: str, value: T) -> Late[T]:
     """A part that exists already."""
     return Late(key, lambda: value)
 
 
-def _parts(result: Any) -> tuple[bytes, Mapping[str, Late[Any]]]:
+def _parted(result: Any) -> tuple[bytes, Mapping[str, Late[Any]]]:
     """A result without its late parts, and these by their keys."""
     out = io.BytesIO()
     pickler = _Pickler(out)
@@ -100,7 +107,7 @@ def _parts(result: Any) -> tuple[bytes, Mapping[str, Late[Any]]]:
 
 
 class _Pickler(pickle.Pickler):
-    """Late parts are left out."""
+    """Pickles a result without its late parts, and collects these."""
 
     def __init__(self, out: io.BytesIO) -> None:
         super().__init__(out)
@@ -114,7 +121,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Late parts are made by their keys."""
+    """Gives a result its late parts back."""
 
     def __init__(self, content: bytes, late: Callable[[str], Late[Any]]) -> None:
         super().__init__(io.BytesIO(content))

@@ -134,13 +134,13 @@ class ColumnText:
     """
 
     column: Column
-    label: str
     name: str
     partial: str
     flag: str
     wanted_by: tuple[str, ...]
     by_place: bool = False
     result: Mapping[str, object] | None = None
+    label: str = ""
 
     @property
     def op(self) -> str:

@@ -116,7 +116,7 @@ class Names:
         return text
 
     def label(self, text: str, taken: Collection[str]) -> str:
-        """What is to have these names, as records call it, by none of those that are taken."""
+        """What records call that which a text calls by these symbols; none of the names that are taken."""
         found = _clean(self.wanted(text))
         while found in taken:
             found += "_"
@@ -130,7 +130,6 @@ class Names:
         given = [name for each in symbols.items() for name in spelled(*each)]
         headed_source = headed(source, parameters, given)
         names = self._spelled(headed_source, given)
-
         found = set(listing(headed_source).names)
         used = [each for each in symbols.items() if found & spelled(*each).keys()]
         identifiers = tuple((tensor, _expanded(symbol, names)) for tensor, symbol in used)

@@ -157,7 +157,8 @@ class KernelText:
         if not own or column.op != "sum" or stem not in self.ids:  # or it is the only one of its name
             name = self.names.take(name)
         flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
-        return ColumnText(column, label, name, f"{name}_partial", flag, wanted, self.plan.adds_pieces)
+        by_place = self.plan.adds_pieces
+        return ColumnText(column, name, f"{name}_partial", flag, wanted, by_place, label=label)
 
     def _wanted_by(self, column: Column) -> tuple[str, ...]:
         """The results that are computed from an accumulator."""

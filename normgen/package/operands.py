@@ -46,6 +46,8 @@ class OperandRecord:
     """One tensor as a kernel sees it: which of the kernel's kept and inner axes index it, outermost first.
 
     `wanted_by`: the results for which it is read. `passes`: how often the streaming form reads each element.
+    Constants that are about it have other names in each text. A launch knows them by keys, in which a space
+    keeps them apart from all names.
     """
 
     tensor: str
@@ -163,7 +165,7 @@ class Parameter:
 class Text:
     """The text of a form. It includes device functions, and lists the constants that it reads.
 
-    `identifiers`: what it calls the tensors that some of these are about.
+    `identifiers`: the tensors that some of these are about, each with what the text calls it.
     """
 
     source: str

@@ -81,12 +81,10 @@ def named_by_user(definition: Definition, text: str) -> tuple[list[str], list[st
 
 @dataclass(frozen=True)
 class Printed:
-    """A text of a kernel, with its head, before its names were spelled and after; and the symbols of the
-    tensors that it is about."""
+    """A text of a kernel, with its head, before its names were spelled and after."""
 
     before: str
     after: Text
-    symbols: Mapping[str, str]
 
 
 def printed(definition: Definition) -> list[Printed]:
@@ -101,7 +99,7 @@ def printed(definition: Definition) -> list[Printed]:
 
     def text(own: Names, source: str, parameters: Any, operands: Mapping[str, str]) -> Text:
         after = print_text(own, source, parameters, operands)
-        found.append(Printed(heads[-1], after, {**operands, **own._untouched}))
+        found.append(Printed(heads[-1], after))
         return after
 
     with pytest.MonkeyPatch.context() as patch:

@@ -73,9 +73,11 @@ def test_the_same_bits_in_any_order_of_clusters():
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_bulk_copies_have_a_stage_to_arrive_in_while_another_is_read(norm: str, dtype: str) -> None:
     """Where shared memory has one stage alone, threads fetch their own vectors."""
-    stages = set()
-    for record in filter(None, (packaged(norm).forward, packaged(norm).backward)):
-        for length in (70_000, 159_736, 200_000, 307_512):
-            for each in offers(record, bound(record, dtype, rest=200, D=length), H200):
-                stages.add((each.bulk, each.stages)) if each.form == "pipeline" else None
+    stages = {
+        (each.bulk, each.stages)
+        for record in filter(None, (packaged(norm).forward, packaged(norm).backward))
+        for length in (70_000, 159_736, 200_000, 307_512)
+        for each in offers(record, bound(record, dtype, rest=200, D=length), H200)
+        if each.form == "pipeline"
+    }
     assert (True, 1) not in stages and {(True, 2), (False, 1)} <= stages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 from pathlib import Path
@@ -92,7 +93,11 @@ def result(made: list[str]) -> dict[str, Any]:
     """A result with two late parts, one of them twice. `made`: what of it was made, in order."""
 
     def part(key: str) -> Late[str]:
-        return Late(key, lambda: made.append(key) or key.upper())  # type: ignore[func-returns-value]
+        def make() -> str:
+            made.append(key)
+            return key.upper()
+
+        return Late(key, make)
 
     made.append("result")
     first = part("first")
@@ -126,6 +131,9 @@ def test_late_parts_of_other_attrs_are_others() -> None:
 def test_a_pickle_holds_late_parts_and_parts_are_equal_by_value() -> None:
     made: list[str] = []
     whole = result(made)
+    assert copy.deepcopy(whole)["first"] is whole["first"] and made == ["result"]
+    assert hash(whole["first"]) == hash(ready("other", "FIRST")) and made == ["result"]
+    assert whole["first"] == ready("other", "FIRST")
     copied = pickle.loads(pickle.dumps(whole))
     assert copied == whole and made == ["result", "first", "second"]
     assert copied["first"] != whole["second"] and copied["first"].value == "FIRST"

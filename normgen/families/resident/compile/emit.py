@@ -250,7 +250,7 @@ class _Emitter:
         wanted, name = self.plan.needs[leaf.tensor], self.text.names.take(numbered.of(found, "sum"))
         flags = [self.text.wants[n] for n in wanted if n in self.direct][:1]
         flag = " || ".join(flags or [self.text.wants[n] for n in wanted])
-        return ColumnText(column, "", name, "", flag, wanted)
+        return ColumnText(column, name, "", flag, wanted)
 
     def _values(self, values: Iterable[Expr], known: dict[Expr, str]) -> Context:
         """Statements and texts of values of one column, or of one group, of which one thread computes each.
