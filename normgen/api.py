@@ -77,8 +77,24 @@ def load(
         return _spread(read, attrs, stages, shard, tuple(whole))
     if whole:
         raise TypeError("whole= requires shard=: it names the operands whose gradients are summed over ranks")
-    package: Package = result_of("package", read, attrs, (), lambda: stages.compilation.package)
+    package: Package = result_of("package", read, attrs, (), stages.package)
     return Norm(package, reference=Reference(stages.programs))
+
+
+def load_module(
+    spec: str, about: Mapping[str, Any], results: tuple[type[Any], type[Any] | None] | None = None
+) -> Norm:
+    """The norm of a generated module. `spec`: its text; `about`: the ABI, the command that generates it
+    again, the spec's file, attrs, and texts of kernels; `results`: the types of named tuples that the
+    directions return."""
+    from normgen.reference import Reference
+    from normgen.runtime.norm import Norm, check_abi, with_texts
+
+    check_abi(about["abi"], about["command"])
+    source, attrs = Source(about["file"], spec), dict(about["attrs"])
+    stages = _Stages(source, attrs)
+    package = result_of("package", source, attrs, (), stages.package)
+    return Norm(with_texts(package, about["texts"]), results=results, reference=Reference(stages.programs))
 
 
 def _spread(
@@ -134,6 +150,10 @@ class _Stages:
         from normgen.codegen.compilation import Compilation
 
         return Compilation(_definition(self.source, self.attrs))
+
+    def package(self) -> Package:
+        """The kernels of both directions."""
+        return self.compilation.package
 
     def programs(self) -> tuple[Program, Program | None]:
         """Forward and backward."""
@@ -207,17 +227,18 @@ def _places(executors: Sequence[str] | None, shard: Mapping[str, int] | None) ->
 
 
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
-    """Compile a spec into the text of a Python module with `forward` and `backward`. The module imports
-    only `normgen.runtime`."""
+    """Compile a spec into the text of a Python module with `forward` and `backward`, which imports
+    `load_module` from here."""
     return module_text(_Stages(Source(NAMELESS, text), attrs or {}).compilation)
 
 
 def module_text(compilation: Compilation) -> str:
     """The Python module of a compilation, as text."""
     from normgen import __version__
-    from normgen.ahead.forms import forms_table
+    from normgen.ahead.forms import forms_table, texts_taken
 
-    return compilation.module(__version__, forms_table(compilation.package))
+    package = compilation.package
+    return compilation.module(__version__, forms_table(package), texts_taken(package))
 
 
 def _source(source: str | os.PathLike[str]) -> Source:

@@ -10,7 +10,8 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -47,55 +48,82 @@ def result_of(
 
     `kind`: a word for it; `parts`: what it depends on besides.
     """
-    if any(type(value) not in _PLAIN for value in attrs.values()):
-        return make()
-    given = (source.name, source.text, repr(sorted(attrs.items())), *parts)
-    parted = cache(lambda: _parted(make()))
-
-    def late(key: str) -> Late[Any]:
-        def build() -> bytes:
-            return pickle.dumps(parted()[1][key].value)
-
-        return Late(key, lambda: pickle.loads(kept(kind, (sources(), *given, key), build)))
-
+    is_plain = all(type(value) in _PLAIN for value in attrs.values())
+    given = (source.name, source.text, repr(sorted(attrs.items())), *parts) if is_plain else None
+    whole = _Whole(kind, given, make)
     # As safe as kernels are, which lie in the same folder: nobody else may write there.
-    return _Unpickler(kept(kind, (sources(), *given), lambda: parted()[0]), late).load()
+    return _Unpickler(whole.kept("", lambda: whole.parted[0]), whole).load()
 
 
+@dataclass(frozen=True)
 class Late(Generic[T]):
-    """A part of a result that is made when it is first asked for.
+    """A part of a result that is made when it is asked for, from what it is asked with: plain tuples.
 
     A cached result names its late parts by their keys. The first reader of a part takes it from the cache
-    too, or makes it. No two parts of a result have the same key.
+    too, or makes it. No two parts of a result have the same key. Parts are equal that are made in the same
+    way, which no part is made for to find out.
     """
 
-    def __init__(self, key: str, make: Callable[[], T]) -> None:
-        self.key, self._make = key, make
+    key: str
+    make: Callable[..., T] = field(repr=False)
+
+    def __call__(self, *given: Any) -> T:
+        """The part."""
+        return self._made(*given)
 
     @cached_property
-    def value(self) -> T:
-        """The part."""
-        return self._make()
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Late) and self.value == other.value)
-
-    def __hash__(self) -> int:
-        return hash(Late)  # equal parts may have different keys, and a hash is no reason to make one
-
-    def __repr__(self) -> str:
-        return repr(self.value)
+    def _made(self) -> Callable[..., T]:
+        return lru_cache(maxsize=64)(self.make)
 
     def __reduce__(self) -> Any:
-        return ready, (self.key, self.value)
+        return Late, (self.key, self.make)
 
     def __deepcopy__(self, memo: Any) -> Late[T]:
         return self  # it never changes
 
 
-def ready(key: str, value: T) -> Late[T]:
-    """A part that exists already."""
-    return Late(key, lambda: value)
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """A result of the compiler. `given`: what it is made of; None if no other process can find it by that.
+    Pickles hold how it is made."""
+
+    kind: str
+    given: tuple[str, ...] | None
+    make: Callable[[], Any]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, _Whole) or self.given is None:
+            return self is other
+        return (self.kind, self.given) == (other.kind, other.given)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.given))
+
+    def __reduce__(self) -> Any:
+        return _Whole, (self.kind, self.given, self.make)
+
+    @cached_property
+    def parted(self) -> tuple[bytes, Mapping[str, Late[Any]]]:
+        """The result without its late parts, and these by their keys."""
+        return _parted(self.make())
+
+    def kept(self, part: str, build: Callable[[], bytes]) -> bytes:
+        """What `build` makes of a part, or of the result itself."""
+        return build() if self.given is None else kept(self.kind, (sources(), *self.given, part), build)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """How a late part of a cached result is made."""
+
+    whole: _Whole
+    key: str
+
+    def __call__(self, *given: Any) -> Any:
+        def build() -> bytes:
+            return pickle.dumps(self.whole.parted[1][self.key](*given))
+
+        return pickle.loads(self.whole.kept(f"{self.key} {given!r}", build))
 
 
 def _parted(result: Any) -> tuple[bytes, Mapping[str, Late[Any]]]:
@@ -123,9 +151,9 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     """Gives a result its late parts back."""
 
-    def __init__(self, content: bytes, late: Callable[[str], Late[Any]]) -> None:
+    def __init__(self, content: bytes, whole: _Whole) -> None:
         super().__init__(io.BytesIO(content))
-        self.persistent_load = cache(late)  # type: ignore[method-assign]
+        self.persistent_load = cache(lambda key: Late(key, _Part(whole, key)))  # type: ignore[method-assign]
 
 
 @cache

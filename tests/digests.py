@@ -13,17 +13,17 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import astuple, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from normgen import bundled
-from normgen.launching.launch import Launch
+from normgen.launching.launch import Launch, Printed
 from normgen.package.operands import FormRecord
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import Candidate, alternatives, candidates
-from tests.codegen.norms import packaged
+from tests.codegen.norms import packaged, source_of
 from tests.covering import AMPERE, CALLS, HOPPER, Call
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,7 @@ OFFERED = (
     (AMPERE, Call("bf16", 20001, 300)),
 )
 LOWERED = 8
-SAID = tuple(field.name for field in fields(Launch) if field.name != "source")
+SAID = tuple(field.name for field in fields(Launch) if field.name != "text")
 
 
 def digest(text: str) -> str:
@@ -67,30 +67,29 @@ def texts(record: PassRecord) -> dict[str, str]:
     found: dict[str, list[str]] = defaultdict(list)
     for strategy, family, form in forms_of(record):
         parameters = ", ".join(map(repr, map(astuple, form.parameters)))
-        found[f"{family}.{form.form}"].append(f"// {strategy}: {parameters}\n{form.source}")
+        found[f"{family}.{form.form}"].append(f"// {strategy}: {parameters}\n{source_of(form)}")
     return {form: "\n".join(each) for form, each in found.items()}
 
 
 def plans(made: Package, record: PassRecord) -> str:
     """What each strategy launches in every call of the sample."""
-    forms, lines = lines_of(record), []
+    lines = []
     for device, call in CALLS:
         for each in alternatives(record, call.binding(made, record), device):
             lines.append(f"{device.name} {call}: {each.strategy.name}, workspace {each.plan.workspace}")
-            lines += (launch_text(launch, forms) for launch in each.plan.launches)
+            lines += (launch_text(launch) for launch in each.plan.launches)
     return "\n".join(lines) + "\n"
 
 
 def offers(made: Package, record: PassRecord) -> str:
     """The knobs of everything that is offered for one call, and the launches of some of each form."""
     device, call = OFFERED[len(record.kernels[0].name) % len(OFFERED)]
-    forms = lines_of(record)
     lines = [f"{device.name} {call}"]
     for strategy in record.strategies:
         for found in candidates(strategy, call.binding(made, record), device):
             lines += [f"{strategy.name} {each.kernel.name} {each.knobs}" for each in found]
             launches = (launch for each in some(found) for launch in each.lowered.launches)
-            lines += (launch_text(launch, forms) for launch in launches)
+            lines += (launch_text(launch) for launch in launches)
     return "\n".join(lines) + "\n"
 
 
@@ -104,19 +103,11 @@ def some(found: Iterable[Candidate]) -> Iterator[Candidate]:
             yield each
 
 
-def lines_of(record: PassRecord) -> dict[str, list[str]]:
-    """The text of each form, by the name of its function."""
-    return {form.entry: form.source.splitlines() for _, _, form in forms_of(record)}
-
-
-def launch_text(launch: Launch, forms: Mapping[str, list[str]]) -> str:
-    """How a kernel is launched, and what its text has beside that of its form."""
-    text, form = launch.source.splitlines(), forms[launch.entry]
-    known = set(form)
-    constants = [line for line in text if line not in known]
-    left_out = len(constants) + len(form) - len(text)
+def launch_text(launch: Launch) -> str:
+    """How a kernel is launched, and what its text is given."""
+    assert isinstance(launch.text, Printed)
     said = [f"{name} {getattr(launch, name)}" for name in SAID]
-    return "\n".join(f"    {line}" for line in (*constants, f"lines left out {left_out}", *said))
+    return "\n".join(f"    {line}" for line in (repr(launch.text.given), *said))
 
 
 # ------------------------------------------------------------------------------------------ the difference

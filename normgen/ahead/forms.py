@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from normgen.ahead.usual import REST, axes_of, fixed_axes, usual_lengths
+from normgen.launching.launch import Launch, Printed
 from normgen.launching.machine import usual_machine
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package, Strategy
@@ -30,7 +31,7 @@ def forms_table(package: Package) -> tuple[str, ...]:
     lines = textwrap.wrap(head, WIDTH)
     for direction in directions(package):
         if direction is not None:
-            axis, taken = swept(package, direction), lengths_taken(package, direction)
+            axis, taken = swept(package, direction), launches_taken(package, direction)
             for strategy in direction.record.strategies:
                 lines += _strategy(direction, axis, strategy, taken)
     return tuple(lines)
@@ -43,21 +44,32 @@ def swept(package: Package, direction: Direction) -> str:
     return next((axis for axis in reversed(inner) if axis not in fixed), REST)
 
 
-def lengths_taken(package: Package, direction: Direction) -> dict[str, list[int]]:
-    """By the entry of a form the lengths of that axis with which it runs."""
+def launches_taken(package: Package, direction: Direction) -> dict[str, dict[int, Launch]]:
+    """By the entry of a form the lengths of that axis with which it runs, each with the first launch."""
     axis, device = swept(package, direction), usual_machine(ARCH)
     rows = {REST: ROWS} if REST in axes_of(package) and axis != REST else {}
-    found: dict[str, list[int]] = {}
+    found: dict[str, dict[int, Launch]] = {}
     for length in LENGTHS if direction.record.strategies else ():
         sizes = usual_lengths(package, rows | {axis: length})
         plan = plan_launches(direction.record, bind_sizes(direction, sizes, DTYPE).binding, device)
-        for entry in dict.fromkeys(launch.entry for launch in plan.launches):
-            found.setdefault(entry, []).append(length)
+        for launch in plan.launches:
+            found.setdefault(launch.entry, {}).setdefault(length, launch)
+    return found
+
+
+def texts_taken(package: Package) -> dict[str, tuple[str, str]]:
+    """By the entry of a form its text for the first of these lengths, behind a digest of its constants."""
+    found = {}
+    for direction in filter(None, directions(package)):
+        for entry, launches in launches_taken(package, direction).items():
+            (first, *_) = launches.values()
+            assert isinstance(first.text, Printed)
+            found[entry] = first.text.given.digest, first.source
     return found
 
 
 def _strategy(
-    direction: Direction, axis: str, strategy: Strategy, taken: dict[str, list[int]]
+    direction: Direction, axis: str, strategy: Strategy, taken: dict[str, dict[int, Launch]]
 ) -> Iterator[str]:
     record = direction.record
     named = f"{direction.name}, strategy {strategy.name}" if len(record.strategies) > 1 else direction.name

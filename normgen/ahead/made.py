@@ -1,24 +1,20 @@
-"""The package of a module of one shape: the forms that run, with what all launches define alike known, and
-launches by formulas."""
+"""The package of a module of one shape: launches by formulas, each with the text of its kernel."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
 from normgen.ahead.cases import Cases
-from normgen.ahead.interface import Name, filled, forms_of, size_names, texts_of
-from normgen.cache_results import ready
+from normgen.ahead.interface import Name, filled, size_names, texts_of
 from normgen.kernel.folding import WIDTH
 from normgen.launching.launch import Launch, Slot
 from normgen.launching.tracing import formula_of
-from normgen.package.constants import listed, listing
 from normgen.package.device_functions import included, includes
 from normgen.package.made import LaunchRecord, MadeRecord, ScratchRecord
-from normgen.package.operands import FormRecord, Text
 from normgen.package.records import Package, PassRecord
 from normgen.page.kernels import kernels
 from normgen.page.page import device_macros
@@ -36,18 +32,14 @@ def made_package(package: Package, every: Sequence[Cases], command: str) -> Pack
 def _record(cases: Cases, command: str) -> PassRecord:
     record = cases.direction.record
     strategy = next(each for each in record.strategies if each.name == cases.strategy)
-    forms = _forms(cases)
-    kept = (
-        replace(k, forms=tuple(forms[f.entry] for f in k.forms if f.entry in forms)) for k in strategy.kernels
-    )
     writes = tuple(tensor for tensor in record.writes if cases.saves or tensor.role != "save")
-    own = replace(strategy, kernels=tuple(kept))
-    return replace(record, writes=writes, strategies=(own,), made=_made(cases, forms, command))
+    own = replace(strategy, kernels=tuple(replace(kernel, forms=()) for kernel in strategy.kernels))
+    return replace(record, writes=writes, strategies=(own,), made=_made(cases, command))
 
 
-def _made(cases: Cases, forms: Mapping[str, FormRecord], command: str) -> MadeRecord:
+def _made(cases: Cases, command: str) -> MadeRecord:
     names = {axis: f"{name}_" if iskeyword(name) else name for axis, name in size_names(cases).items()}
-    name, original = names.__getitem__, forms_of(cases)
+    name, texts = names.__getitem__, _texts(cases)
     plans = [(" and ".join(case.limits.texts(name)), case.value) for case in cases.cases]
     return MadeRecord(
         call=cases.direction.text,
@@ -60,6 +52,7 @@ def _made(cases: Cases, forms: Mapping[str, FormRecord], command: str) -> MadeRe
         launches=tuple(
             LaunchRecord(
                 when=when,
+                text=texts[launch.source],
                 entry=launch.entry,
                 grid=", ".join(texts_of(launch.grid, name)),
                 block=launch.block[0],
@@ -69,10 +62,6 @@ def _made(cases: Cases, forms: Mapping[str, FormRecord], command: str) -> MadeRe
                 cluster=launch.cluster,
                 programmatic=launch.programmatic,
                 clears=launch.clears,
-                defines="\n".join(
-                    definitions(launch, original[launch.entry])[constant]
-                    for constant in forms[launch.entry].constants
-                ),
             )
             for when, plan in plans
             for launch in plan.launches
@@ -94,36 +83,21 @@ def _argument(value: Any, launch: Launch, name: Name) -> str:
     return f"{'in' * (value.name in launch.reads)}{'out' * (value.name in launch.writes)} {value.name}"
 
 
-def _forms(cases: Cases) -> dict[str, FormRecord]:
-    """By entry the forms that are launched, with what all launches of them define alike."""
-    original, alike = forms_of(cases), dict[str, dict[str, str]]()
-    for kernel in cases.kernels:
-        defined = definitions(kernel, original[kernel.entry])
-        known = alike.get(kernel.entry, defined)
-        alike[kernel.entry] = {name: line for name, line in defined.items() if known.get(name) == line}
-    sources = []
-    for entry, known in alike.items():
-        parts = listing(original[entry].source)
-        sources.append(parts.before + "".join(f"{line}\n" for line in known.values()) + parts.after)
-    forms = {}
-    for entry, source in zip(alike, kernels(sources, device_macros(cases.device.arch)), strict=True):
-        left = [name for name in original[entry].constants if name not in alike[entry]]
-        forms[entry] = replace(
-            original[entry], parameters=(), text=ready(entry, Text(_laid_out(source, left)))
-        )
-    return forms
+def _texts(cases: Cases) -> dict[str, str]:
+    """The texts of all launches, each as a module has it."""
+    sources = list(dict.fromkeys(launch.source for launch in cases.launches))
+    found = kernels([*map(_uncommented, sources)], device_macros(cases.device.arch))
+    return dict(zip(sources, map(_laid_out, found), strict=True))
 
 
-def definitions(launch: Launch, form: FormRecord) -> dict[str, str]:
-    """By name the lines that define constants in the text of a launch."""
-    parts = listing(form.source)
-    own = launch.source.removeprefix(parts.before).removesuffix(parts.after)
-    lines = [line.partition("  //")[0] for line in own.splitlines() if not line.startswith("//")]
-    return dict(zip(parts.names, lines, strict=True))
+def _uncommented(source: str) -> str:
+    """A text whose constants have no comments."""
+    files, constants, rest = source.split("\n\n", 2)
+    return f"{files}\n\n{re.sub(r'//.*', '', constants)}\n\n{rest}"
 
 
-def _laid_out(text: str, left: Sequence[str]) -> str:
-    """A text with its constants in few lines, and the list of those that are left to launches."""
+def _laid_out(text: str) -> str:
+    """A text with its constants in few lines."""
     lines = text.split("\n")
     first = next(
         k for k, line in enumerate(lines) if line and not line.startswith(("#", "constexpr", "using"))
@@ -140,8 +114,7 @@ def _laid_out(text: str, left: Sequence[str]) -> str:
     ]
     own += [filled(" ".join(others), WIDTH)] * bool(others)
     kernel = _PARAMETERS.sub(_headed, "\n".join(lines[first:]), count=1)
-    parts = [includes(included(text)), listed(left) if left else "", "\n".join([*own, "", kernel])]
-    return "\n".join(part for part in parts if part)
+    return "\n".join([includes(included(text)), *own, "", kernel])
 
 
 def _headed(found: re.Match[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from normgen.codegen.package import package
 from normgen.codegen.strategies.cut import strategies
@@ -62,13 +62,13 @@ class Compilation:
                 parts += [family_of(plan).show(plan) for plan in strategy.plans]
         return "\n".join(parts)
 
-    def module(self, version: str, forms: Sequence[str]) -> str:
+    def module(self, version: str, forms: Sequence[str], texts: Mapping[str, tuple[str, str]]) -> str:
         """The text of the Python module. `version`: normgen's; `forms`: the lines that say which form of a
-        kernel runs when."""
+        kernel runs when; `texts`: those of such forms (see `ahead.forms.texts_taken`)."""
         from normgen.codegen.module.text import module_text
 
         mathematics = [(name, show_results(program)) for name, program in self.programs]
-        return module_text(self.package, mathematics, version, forms)
+        return module_text(self.package, mathematics, version, forms, texts, self.definition.source.file)
 
     @property
     def command(self) -> str:

@@ -15,7 +15,7 @@ _STEP = "    "
 _WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 _CONTROL = re.compile(r"(?:\} )?(?:else )?(?:if constexpr|if|for|while) (?=\()|else (?!\{)")
 _PROSE = re.compile(r"\s*// [^\s-]")
-_FORMULA = re.compile(r"\s*// (?:(?:let|save|output|gradient|update) \w+.* = |note:|A launch sets:)")
+_FORMULA = re.compile(r"\s*// (?:(?:let|save|output|gradient|update) \w+.* = |note:)")
 _TIGHT = re.compile(r"[(\[]$|\w<$")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 # Where a line may go on: behind a comma or semicolon, before an operator; the tighter it binds, the later.
@@ -44,8 +44,6 @@ def folded(text: str) -> str:
     for line in text.split("\n"):
         if len(line) <= WIDTH or line.startswith("#"):
             out.append(line)
-        elif line.startswith("//   "):
-            out += _entry(line)
         elif line.lstrip().startswith("// "):
             out += _comment(line)
         else:
@@ -98,12 +96,6 @@ def _goes_on(line: str) -> bool:
 def wrapped(text: str, width: int) -> list[str]:
     """A formula in lines: what goes on is further in."""
     return textwrap.wrap(text, width, subsequent_indent=_STEP, **_WHOLE_WORDS)
-
-
-def _entry(line: str) -> list[str]:
-    """A line of a list of constants as several: it is read again."""
-    names = line.removeprefix("//   ")
-    return [f"//   {row}" for row in textwrap.wrap(names, WIDTH - 5, **_WHOLE_WORDS)]
 
 
 def _comment(line: str) -> list[str]:

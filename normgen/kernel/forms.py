@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from normgen.cache import digest
 from normgen.cache_results import Late
 from normgen.ir.expr import Expr, Extent, Scalar, walk
 from normgen.kernel.access import Access, ColumnText
@@ -15,8 +16,9 @@ from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
 from normgen.kernel.templates import environment
 from normgen.kernel.text import KernelText
+from normgen.package.constants import Constants
 from normgen.package.kernels import IMAGE
-from normgen.package.operands import FormRecord, Parameter, Text, axis_name
+from normgen.package.operands import FormRecord, Parameter, axis_name
 
 Context = dict[str, Any]
 
@@ -37,13 +39,14 @@ def form_record(
     entry = entry or f"{text.plan.name}_{form}"
     common = {"formulas": text.wording.formulas, "flags": text.flags(text.reads)}
 
-    def printed() -> Text:
+    def printed(given: Constants) -> str:
         source = environment().get_template(f"{template}.cu.jinja")
         declared = [declare(text, p) for p in parameters]
         rendered = source.render(kernel=common | kernel, entry=entry, parameters=declared)
-        return text.names.text(tidy(rendered), parameters, text.ids)
+        return text.names.text(tidy(rendered), parameters, text.ids, given)
 
-    return FormRecord(form, entry, parameters, Late(entry, printed))
+    key = f"{entry} {digest(*text.wording.formulas)[:16]}"
+    return FormRecord(form, entry, parameters, Late(key, printed))
 
 
 def tidy(text: str) -> str:

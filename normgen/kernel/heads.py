@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from normgen.kernel.headers import needed, outermost
-from normgen.package.constants import CONSTANTS, listed, meaning
+from normgen.package.constants import CONSTANTS, Constants, definitions, meaning
 from normgen.package.device_functions import includes
-from normgen.package.operands import Parameter, axis_name
+from normgen.package.operands import Parameter, axis_name, is_element_key
 
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*')
 _DECLARED = re.compile(r"\b(?:constexpr \w+|,|using) (\w+) = ")
 
 
-def headed(source: str, parameters: Iterable[Parameter], given: Iterable[str]) -> str:
-    """A text that begins with the device functions that it calls, and the constants that it reads. `given`:
-    what it may call those that are about operands."""
-    names = _constants(_NO_CODE.sub("", source), parameters, given)
-    return f"{includes(outermost(needed(source)))}\n{listed(names)}\n{source}"
+def headed(source: str, parameters: Iterable[Parameter], keys: Mapping[str, str], given: Constants) -> str:
+    """A text that begins with the device functions that it calls, and the constants that it reads. `keys`: by
+    the names of constants that are about operands, those by which `given` has their values."""
+    names = _constants(_NO_CODE.sub("", source), parameters, keys)
+    head = definitions({name: _value(keys.get(name, name), given) for name in names})
+    return f"{includes(outermost(needed(source)))}\n{head}\n{source}"
+
+
+def _value(key: str, given: Constants) -> int | bool | str:
+    """A constant of a launch. (Of an operand that is not there any type will do.)"""
+    return given.get(key, "float") if is_element_key(key) else given[key]
 
 
 def _constants(text: str, parameters: Iterable[Parameter], given: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ text makes of it is free: of the words of the templates, of axes, and of other s
     names = Names()
     x = names.take("x")                     # a symbol
     source = f"const {x}_t* const {x}_row = {x}_ptr + row * {x}_stride_B;"
-    text = names.text(source, (), {"x": x})  # the same with names for symbols
+    text = names.text(source, (), {"x": x}, given)  # the same with names for symbols
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from normgen.kernel.folding import laid_out
 from normgen.kernel.heads import headed
-from normgen.package.constants import listing
-from normgen.package.operands import Parameter, Text, spelled
+from normgen.package.constants import Constants
+from normgen.package.operands import Parameter, spelled
 
 _KEYWORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr
@@ -122,18 +122,16 @@ class Names:
             found += "_"
         return found
 
-    def text(self, source: str, parameters: Iterable[Parameter], operands: Mapping[str, str]) -> Text:
+    def text(
+        self, source: str, parameters: Iterable[Parameter], operands: Mapping[str, str], given: Constants
+    ) -> str:
         """A text with its head, every symbol spelled, in full lines. `operands`: the symbols of tensors that
-        the kernel touches."""
+        the kernel touches; `given`: the constants of a launch."""
         # (the head before symbols are spelled, when what a user named looks like nothing else)
         symbols = {**operands, **self._untouched}
-        given = [name for each in symbols.items() for name in spelled(*each)]
-        headed_source = headed(source, parameters, given)
-        names = self._spelled(headed_source, given)
-        found = set(listing(headed_source).names)
-        used = [each for each in symbols.items() if found & spelled(*each).keys()]
-        identifiers = tuple((tensor, _expanded(symbol, names)) for tensor, symbol in used)
-        return Text(laid_out(_expanded(headed_source, names)), identifiers)
+        keys = {name: key for each in symbols.items() for name, key in spelled(*each).items()}
+        found = headed(source, parameters, keys, given)
+        return laid_out(_expanded(found, self._spelled(found, keys)))
 
     def _spelled(self, source: str, given: Iterable[str]) -> list[str]:
         # every identifier of the text, and those that a call may add to it

@@ -16,18 +16,17 @@ from operator import gt
 from typing import Any, TypeVar
 
 from normgen.dtypes import DTYPES
-from normgen.launching.launch import Binding, Launch, Operand, Slot
+from normgen.launching.launch import Binding, Launch, Operand, Printed, Slot
 from normgen.launching.layout import Lengths, is_run, packed_strides
 from normgen.launching.machine import Machine
 from normgen.launching.support import TooLarge
-from normgen.package.constants import listing
+from normgen.package.constants import Constants
 from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name, element_key
 from normgen.package.records import TensorRecord
 
 # Offsets, and row numbers as far as the pipeline looks ahead, stay below this where 32 bits are to do.
 INT_LIMIT = 2**31 - 2**24
 WORD = 16  # bytes of the widest access
-_ABSENT = "float"
 _GRID = (2**31 - 1, 65535, 65535)  # blocks along each dimension, at most
 _INTEGERS = ("blocks", "team", "members")  # parameters of 32 bits, whatever the call
 
@@ -221,8 +220,8 @@ class Call:
         sets; `sizes`: axes whose lengths are constants too; `own`: values of the family's own parameters.
         `wide`: indices and offsets take 64 bits; `far`: the axes whose strides do, where offsets of rows do.
 
-        Where the device allows it every launch is programmatic, since small kernels gain by it, if its text
-        waits first: such a text reads the constant by which it does."""
+        Where the device allows it every launch is programmatic, since small kernels gain by it: their texts
+        wait before they read."""
         reads, writes = list(reads), list(writes)
         grid = grid if isinstance(grid, tuple) else (grid, 1, 1)
         wide = wide or any(p.kind == "size" and self.extents[p.axis] > INT_LIMIT for p in form.parameters)
@@ -234,24 +233,20 @@ class Call:
             raise TooLarge(f"{form.entry} reduces over {length}, and the limit is {INT_LIMIT}")
         values, codes = self._arguments(form, own or {}, wide, far or ())
         read, written = _touched(form.entry, values, reads, writes, scratch)
-        text, keys = listing(form.source), form.text.value.keys
-        programmatic = self.device.programmatic and "PROGRAMMATIC" in text.names
         given: dict[str, int | bool | str] = {
             "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
             "offset_t": "long long" if wide or far is not None else "int",
             "index_t": "long long" if wide else "int",
-            **{element_key(tensor): self._element(tensor) for tensor, _ in form.text.value.identifiers},
+            **{element_key(name): DTYPES[each.dtype].c_type for name, each in self.operands.items()},
             **{f"size_{axis_name(a)}": self.extents[a] for a in sizes},
             **constants,
             **{o.there: o.tensor in self.operands for o in reads},
             **{o.wanted: o.tensor in self.operands for o in writes},
             "ACCUMULATE": self.binding.accumulate,
-            "PROGRAMMATIC": programmatic,
+            "PROGRAMMATIC": self.device.programmatic,
         }
-        unset = {keys.get(name, name) for name in text.names} - given.keys()
-        assert not unset, f"{form.entry} reads {unset}, which no schedule sets"
         return Launch(
-            source=text.filled(lambda name: _defined(name, given[keys.get(name, name)])),
+            text=Printed(form.text, Constants((key, _number(given[key])) for key in sorted(given))),
             entry=form.entry,
             grid=grid,
             block=(threads, 1, 1),
@@ -261,7 +256,7 @@ class Call:
             reads=read,
             writes=written,
             cluster=cluster,
-            programmatic=programmatic,
+            programmatic=self.device.programmatic,
         )
 
     def _arguments(
@@ -273,11 +268,6 @@ class Call:
             if code == "i" and not isinstance(value, Slot) and not -(2**31) <= value < 2**31:
                 raise TooLarge(f"{form.entry} needs {value} as {p.meaning}, and takes 32-bit numbers")
         return [value for _, value, _ in found], "".join([code for *_, code in found])
-
-    def _element(self, tensor: str) -> str:
-        """The type of its elements in a text; of one that is not there any will do."""
-        there = self.operands.get(tensor)
-        return DTYPES[there.dtype].c_type if there else _ABSENT
 
 
 def _touched(
@@ -295,17 +285,9 @@ def _touched(
     return tuple([n for n in touched if n in reading]), tuple([n for n in touched if n in writing])
 
 
-def _defined(name: str, value: int | bool | str) -> str:
-    """The line that defines a constant, a type or a macro."""
-    match value:
-        case bool():
-            return f"constexpr bool {name} = {str(value).lower()};"
-        case str() if name.endswith("_t"):
-            return f"using {name} = {value};"
-        case str():
-            return f"#define {name}{value}"
-        case _:
-            return f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
+def _number(value: int | bool | str) -> int | bool | str:
+    """A constant of a text: a length that a case leaves open is known from then on."""
+    return value if isinstance(value, bool | str) else int(value)
 
 
 def once(find: Callable[[K, Call], Found]) -> Callable[[K, Call], Found]:

@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from normgen.cache_results import Late
+from normgen.locks import cached_property
+from normgen.package.constants import Constants
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -71,6 +75,19 @@ class Slot:
         return addresses.get(self.name, 0) if self.kind == "pointer" else numbers[self.name]
 
 
+@dataclass(frozen=True)
+class Printed:
+    """The text of a form for what a launch gives it, printed when it is asked for."""
+
+    text: Late[str]
+    given: Constants
+
+    @cached_property
+    def source(self) -> str:
+        """The text."""
+        return self.text(self.given)
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch. `format` is the `struct` format of `values`, in native alignment: the kernel's
@@ -82,7 +99,7 @@ class Launch:
     run where that is known.
     """
 
-    source: str
+    text: Printed | str
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -94,6 +111,11 @@ class Launch:
     cluster: int = 1
     programmatic: bool = False
     clears: str = ""
+
+    @property
+    def source(self) -> str:
+        """The text of its kernel."""
+        return self.text if isinstance(self.text, str) else self.text.source
 
     def packed(self, addresses: Mapping[str, int], numbers: Mapping[str, float]) -> bytes:
         """The parameters in memory, with slots filled in; a pointer without an address is null."""

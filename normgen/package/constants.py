@@ -1,21 +1,12 @@
-"""The constants and types that a launch sets in a kernel's text: what a schedule and the text agree on.
-
-A text begins with a list of those that it reads, each with what it means:
-
-    // A launch sets:
-    //   THREADS, x_t, y_t
-
-and a launch has definitions in place of that list, of those names and no others, each beside what it means.
-"""
+"""The constants and types that a launch gives a kernel's text, which begins with those that it reads."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Mapping
 from itertools import groupby
 from types import MappingProxyType
-from typing import NamedTuple
+
+from normgen.cache import digest
 
 CONSTANTS: Mapping[str, str] = MappingProxyType(
     {
@@ -109,53 +100,38 @@ def meaning(name: str, names: Collection[str]) -> str:
     return _ELEMENT
 
 
-def glossary(texts: Iterable[Collection[str]]) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """All constants of texts, of which each is given by the names that it has: those that share a meaning,
-    with that meaning."""
-    found: dict[str, dict[str, None]] = {}
-    for names in texts:
-        for name in names:
-            found.setdefault(meaning(name, names), {})[name] = None
-    places = {said: place for place, said in enumerate((*CONSTANTS.values(), *_OF_COLUMNS.values()))}
-    order = sorted(found, key=lambda said: places.get(said, len(places)))
-    return tuple((tuple(found[said]), said) for said in order)
+class Constants(dict[str, int | bool | str]):
+    """The constants, types and macros that a launch gives a text, by key. They do not change."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    @property
+    def digest(self) -> str:
+        """A digest of them, the same in all processes."""
+        return digest(repr(sorted(self.items())))[:16]
 
 
-_TITLE = "// A launch sets:\n"
-_LIST = re.compile(rf"^{_TITLE}((?://   .*\n)*)", re.MULTILINE)
-_NAME = re.compile(r"[^\s,/]+")
+def definition(name: str, value: int | bool | str) -> str:
+    """The line that defines a constant, a type or a macro in a text."""
+    match value:
+        case bool():
+            return f"constexpr bool {name} = {str(value).lower()};"
+        case str() if name.endswith("_t"):
+            return f"using {name} = {value};"
+        case str():
+            return f"#define {name}{value}"
+        case _:
+            return f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
 
 
-class Listing(NamedTuple):
-    """A text in its parts: the list of constants, and what is around it."""
-
-    before: str
-    names: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[str, ...]], ...]  # of them, neighbours that mean the same, beside that
-    after: str
-
-    def filled(self, define: Callable[[str], str]) -> str:
-        """The text with definitions in place of the list, each beside what it means."""
-        return self.before + "".join(self._defined(define)) + self.after
-
-    def _defined(self, define: Callable[[str], str]) -> Iterator[str]:
-        for said, names in self.groups:
-            if len(names) > 1:
-                yield f"// {said}\n"
-            yield from (define(name) + (f"  // {said}\n" if len(names) == 1 else "\n") for name in names)
-
-
-def listed(names: Iterable[str]) -> str:
-    """The list of these constants."""
-    return f"{_TITLE}//   {', '.join(names)}\n"
-
-
-@lru_cache(maxsize=4096)
-def listing(text: str) -> Listing:
-    """The list of a text; of a text without one an empty one, before all of it."""
-    found = _LIST.search(text)
-    if found is None:
-        return Listing("", (), (), text)
-    names = tuple(_NAME.findall(found[1]))
-    groups = ((said, tuple(group)) for said, group in groupby(names, lambda name: meaning(name, names)))
-    return Listing(text[: found.start()], names, tuple(groups), text[found.end() :])
+def definitions(values: Mapping[str, int | bool | str]) -> str:
+    """The lines that define all of these, each beside what it means: neighbours that mean the same are below
+    one line."""
+    lines: list[str] = []
+    for said, group in groupby(values, lambda name: meaning(name, values.keys())):
+        names = list(group)
+        lines += [f"// {said}"] * (len(names) > 1)
+        behind = "" if len(names) > 1 else f"  // {said}"
+        lines += [definition(name, values[name]) + behind for name in names]
+    return "".join(f"{line}\n" for line in lines)

@@ -13,11 +13,11 @@ class LaunchRecord:
     """A launch of a kernel, by its entry, in calls for whose lengths `when` holds.
 
     `arguments`: of each parameter a formula, `attr eps`, or an array with its access: `in x`, `out y`, `inout
-    z`. `format` is of these, and `clears` as in `Launch`. `shared`: bytes. `defines`: what its text leaves to
-    a launch, as the text's language says it.
+    z`. `format` is of these, and `clears` as in `Launch`. `shared`: bytes.
     """
 
     when: str
+    text: str
     entry: str
     grid: str
     block: int
@@ -27,7 +27,6 @@ class LaunchRecord:
     cluster: int = 1
     programmatic: bool = True
     clears: str = ""
-    defines: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from normgen.cache_results import Late
-from normgen.package.constants import listing
 
 _MEANINGS = {
     ("rows", ""): "rows",
@@ -31,6 +29,9 @@ _MEANINGS = {
 }
 
 
+_ELEMENT = "_t"
+
+
 def axis_name(axis: str) -> str:
     """How kernel text calls an axis: `...` is `rest`."""
     return "rest" if axis == "..." else axis
@@ -38,7 +39,7 @@ def axis_name(axis: str) -> str:
 
 def element_of(identifier: str) -> str:
     """What a text calls the type of a tensor's elements."""
-    return f"{identifier}_t"
+    return f"{identifier}{_ELEMENT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,12 @@ class OperandRecord:
 
 def element_key(tensor: str) -> str:
     """The type of a tensor's elements, among the constants of a launch."""
-    return f"_t {tensor}"
+    return f"{_ELEMENT} {tensor}"
+
+
+def is_element_key(key: str) -> bool:
+    """Whether a constant is the type of a tensor's elements."""
+    return key.startswith(f"{_ELEMENT} ")
 
 
 def spelled(tensor: str, identifier: str) -> Mapping[str, str]:
@@ -162,42 +168,11 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """The text of a form. It includes device functions, and lists the constants that it reads.
-
-    `identifiers`: the tensors that some of these are about, each with what the text calls it.
-    """
-
-    source: str
-    identifiers: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def keys(self) -> Mapping[str, str]:
-        """By the name of a constant that is about a tensor, the key that a launch has for it."""
-        return _keys(self.identifiers)
-
-
-@lru_cache(maxsize=4096)
-def _keys(identifiers: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    return {name: key for each in identifiers for name, key in spelled(*each).items()}
-
-
-@dataclass(frozen=True, slots=True)
 class FormRecord:
     """One schedule's text of a kernel: registers, pipeline, multipass, ..., or what goes before it (clear)
-    or after it (second_stage). The text is printed when a call takes the form."""
+    or after it (second_stage). `text`: prints it for what a launch gives it."""
 
     form: str
     entry: str
     parameters: tuple[Parameter, ...]
-    text: Late[Text]
-
-    @property
-    def source(self) -> str:
-        """The text."""
-        return self.text.value.source
-
-    @property
-    def constants(self) -> tuple[str, ...]:
-        """What a launch sets: of `CONSTANTS`, of operands, and lengths of axes, `size_<axis>`."""
-        return listing(self.source).names
+    text: Late[str]

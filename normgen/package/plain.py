@@ -19,7 +19,6 @@ from functools import cache
 from itertools import groupby
 from typing import Any, get_args, get_origin, get_type_hints
 
-from normgen.cache_results import Late, ready
 from normgen.package.kernels import Kernel, records
 from normgen.package.operands import Parameter
 from normgen.package.records import Dims, Package, dims_text
@@ -30,8 +29,6 @@ _GROUP = re.compile(r"\(([^)]*)\)|([^,\s]+)")
 
 def plain(value: Any) -> Any:
     """A record as plain data."""
-    if isinstance(value, Late):
-        return plain(value.value)
     if _is_record(value):
         kind: Any = type(value)
         family = {"family": value.family} if isinstance(value, Kernel) else {}
@@ -67,8 +64,6 @@ def _described(hint: Any) -> str:
             for f in fields(hint)
         )
         return f"{{{', '.join(parts)}}}"
-    if get_origin(hint) is Late:
-        return _described(get_args(hint)[0])
     if inside := get_args(hint):
         name = "tuple" if get_origin(hint) is tuple else "any"
         return f"{name}[{', '.join(map(_described, inside))}]"
@@ -98,8 +93,6 @@ def _field(hint: Any, value: Any) -> Any:
 
 def _made(hint: Any, data: Any) -> Any:
     """The value of a type that plain data is of."""
-    if get_origin(hint) is Late:
-        return ready("", _made(get_args(hint)[0], data))
     if hint is Kernel:
         family = records()[data["family"]]
         return _made(family, {name: value for name, value in data.items() if name != "family"})

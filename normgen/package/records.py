@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from normgen.package.kernels import Kernel
 from normgen.package.made import MadeRecord
 
-ABI = 18  # of plain data of records, and of the numbers that texts of kernels are given
+ABI = 19  # of plain data of records, and of the numbers that texts of kernels are given
 
 Dims = tuple[tuple[str, ...], ...]
 

@@ -80,7 +80,7 @@ def told_apart(launches: Sequence[Launch]) -> tuple[Launch, ...]:
         name = f"{launch.entry}_{texts[launch.entry][launch.source]}"
         text, count = re.subn(rf"\b{launch.entry}(?=\()", name, launch.source)
         assert count == 1, launch.entry
-        return replace(launch, entry=name, source=text)
+        return replace(launch, entry=name, text=text)
 
     return tuple(numbered(each) if len(texts[each.entry]) > 1 else each for each in launches)
 

@@ -1,19 +1,23 @@
 """`Norm`: a package as a pair of callables, the only object of the runtime that callers hold.
 
-Generated modules import one name from here alone, `load_norm`.
+Generated modules of one shape import one name from here alone, `load_norm`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
+from normgen.cache_results import Late
 from normgen.devices.executors import Executor, device_key, executor_of
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.machine import USUAL_MACHINE, Machine
 from normgen.package import records
+from normgen.package.constants import Constants
 from normgen.package.direction import directions, result_tuple, tuple_name
+from normgen.package.operands import FormRecord
 from normgen.package.plain import package_of, schema
 from normgen.runtime.calls.assemble import Executors, Planner
 from normgen.runtime.calls.dispatch import Dispatcher
@@ -39,12 +43,42 @@ def check_abi(abi: int, regenerate: str, fields: str | None = None) -> None:
 
 
 def load_norm(data: Mapping[str, Any], results: tuple[type[Any], type[Any] | None] | None = None) -> Norm:
-    """The norm of a generated module. `data`: a package as plain data, with the ABI, the schema and the
-    command that generates it again; `results`: the types of named tuples that the directions return, if the
-    module defines them."""
+    """The norm of a generated module of one shape. `data`: a package as plain data, with the ABI, the schema
+    and the command that generates it again; `results`: the types of named tuples that the directions return,
+    if the module defines them."""
     head = ("abi", "schema", "command")
     check_abi(data["abi"], data["command"], data["schema"])
     return Norm(package_of({name: each for name, each in data.items() if name not in head}), results=results)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The text that a module has of a form, for constants of this digest; other texts are printed."""
+
+    digest: str
+    text: str
+    printed: Late[str]
+
+    def __call__(self, given: Constants) -> str:
+        return self.text if given.digest == self.digest else self.printed(given)
+
+
+def with_texts(package: records.Package, texts: Mapping[str, tuple[str, str]]) -> records.Package:
+    """A package with texts of its forms as a module has them: by entry, behind a digest of constants."""
+
+    def form(each: FormRecord) -> FormRecord:
+        known = texts.get(each.entry)
+        return each if known is None else replace(each, text=Late(each.text.key, _Shown(*known, each.text)))
+
+    def strategy(each: records.Strategy) -> records.Strategy:
+        kernels = tuple(replace(kernel, forms=tuple(map(form, kernel.forms))) for kernel in each.kernels)
+        return replace(each, kernels=kernels)
+
+    def direction(each: records.PassRecord) -> records.PassRecord:
+        return replace(each, strategies=tuple(map(strategy, each.strategies)))
+
+    backward = None if package.backward is None else direction(package.backward)
+    return replace(package, forward=direction(package.forward), backward=backward)
 
 
 def _restored(package: records.Package, reference: object) -> Norm:

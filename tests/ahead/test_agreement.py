@@ -121,7 +121,7 @@ def check_module(shape: Shape) -> None:
 
 def told(launch: Launch) -> tuple[object, ...]:
     """A launch without its text, of which a module has a part."""
-    known = replace(launch, source="", reads=(), writes=())
+    known = replace(launch, text="", reads=(), writes=())
     return known, {*launch.reads}, {*launch.writes}
 
 

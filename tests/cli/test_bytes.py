@@ -13,6 +13,7 @@ from normgen import bundled
 from normgen.cli.traffic import count_bytes
 from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
+from normgen.devices.host.report import parameter_names
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.dtypes import DTYPES, round_to
@@ -26,6 +27,7 @@ from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import fastest
 from normgen.verify.draw import attr_choices
+from tests.codegen.norms import source_of
 from tests.codegen.ways import first, shared
 from tests.kinds import USUAL
 from tests.sampling import paired
@@ -140,7 +142,9 @@ def compare(
 def tensors_of(kernel: Kernel, entry: str) -> dict[str, str]:
     """The operands of a kernel by what a text calls them."""
     (form,) = (form for form in kernel.forms if form.entry == entry)
-    return {name: tensor for tensor, name in form.text.value.identifiers}
+    names = parameter_names(source_of(form), entry, len(form.parameters))
+    given = zip(names, form.parameters, strict=True)
+    return {name.removesuffix("_ptr"): each.name for name, each in given if each.kind == "pointer"}
 
 
 def identifier(array: str, kernel: Kernel) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from normgen import bundled
-from normgen.cache_results import ready
+from normgen.cache_results import Late
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
@@ -16,6 +16,7 @@ from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.package.constants import Constants, meaning
 from normgen.package.kernels import Kernel, RowsRecord
 from normgen.package.operands import FormRecord
 from normgen.package.records import Package, PassRecord
@@ -120,6 +121,23 @@ def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tupl
     return planned(name, direction, dtype, HOST_MACHINE, **extents).launches
 
 
+class Some(Constants):
+    """Constants of some launch: whatever is asked for is there, wanted, or 4. It has what was asked for."""
+
+    def __missing__(self, key: str) -> int | bool | str:
+        types = {"CLUSTER_DIMS": "", "offset_t": "int", "index_t": "int"}
+        said = meaning(key.replace(" ", ""), ())
+        return self.setdefault(key, types.get(key, said.startswith("whether") or 4))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def source_of(form: FormRecord) -> str:
+    """The text of a form for some launch, in which every operand is there and wanted."""
+    return form.text(Some())
+
+
 def with_source(form: FormRecord, source: str) -> FormRecord:
     """A form with another text."""
-    return replace(form, text=ready(form.entry, replace(form.text.value, source=source)))
+    return replace(form, text=Late(form.entry, lambda given: source))

@@ -15,7 +15,8 @@ from normgen.dsl import load_definition
 from normgen.ir.program import Definition
 from normgen.kernel import names
 from normgen.kernel.names import Names
-from normgen.package.operands import Text
+from normgen.package.constants import Constants
+from tests.codegen.norms import source_of
 from tests.ir.specs import SPECS, VARIANTS
 
 MARK = "ꞏ"
@@ -84,7 +85,8 @@ class Printed:
     """A text of a kernel, with its head, before its names were spelled and after."""
 
     before: str
-    after: Text
+    after: str
+    symbols: Mapping[str, str]  # of tensors
 
 
 def printed(definition: Definition) -> list[Printed]:
@@ -97,9 +99,11 @@ def printed(definition: Definition) -> list[Printed]:
         heads.append(head(*given))
         return heads[-1]
 
-    def text(own: Names, source: str, parameters: Any, operands: Mapping[str, str]) -> Text:
-        after = print_text(own, source, parameters, operands)
-        found.append(Printed(heads[-1], after))
+    def text(
+        own: Names, source: str, parameters: Any, operands: Mapping[str, str], constants: Constants
+    ) -> str:
+        after = print_text(own, source, parameters, operands, constants)
+        found.append(Printed(heads[-1], after, operands))
         return after
 
     with pytest.MonkeyPatch.context() as patch:
@@ -108,5 +112,5 @@ def printed(definition: Definition) -> list[Printed]:
         made = package(definition)
         for each in (made.forward, made.backward):
             for form in (form for kernel in each.kernels for form in kernel.forms) if each else ():
-                assert form.source
+                assert source_of(form)
     return found

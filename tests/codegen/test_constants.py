@@ -1,10 +1,12 @@
-"""What a text reads and what a launch sets: the constants of `FormRecord` and of `Call.launch`."""
+"""What a text reads and what a launch gives it: the constants of `Call.launch`."""
 
 from __future__ import annotations
 
-from normgen.package.constants import CONSTANTS, glossary, listed, listing
+import pytest
+
+from normgen.package.constants import CONSTANTS, Constants, definitions
 from tests.codegen import windowing
-from tests.codegen.norms import package_of, packaged
+from tests.codegen.norms import Some, package_of, packaged, source_of
 
 
 def test_every_constant_is_read_by_some_text() -> None:
@@ -12,34 +14,35 @@ def test_every_constant_is_read_by_some_text() -> None:
     and one whose windows lie along the innermost axis."""
     names = ("dyt", "scalenorm", "batchnorm_channels_last", "groupnorm", "rmsnorm_fp8")
     names += ("local_response_norm_recomputed",)
-    found: set[str] = set()
+    asked = Some()
     for made in (*map(packaged, names), package_of(windowing.text(windowing.LAST))):
         for record in filter(None, (made.forward, made.backward)):
-            found.update(name for k in record.kernels for form in k.forms for name in form.constants)
-    assert found >= set(CONSTANTS)
+            for form in (form for kernel in record.kernels for form in kernel.forms):
+                form.text(asked)
+    assert asked.keys() >= set(CONSTANTS)
 
 
-def test_a_text_is_launched_with_definitions_in_place_of_its_list() -> None:
-    """Each beside what it means, neighbours that mean the same below that."""
-    text = "// above\n\n" + listed(["VEC", "x_t", "y_t"]) + "\nint f() { return VEC; }\n"
-    found = listing(text)
-    assert found.names == ("VEC", "x_t", "y_t")
-    assert found.filled(lambda name: f"define {name};") == (
-        "// above\n\ndefine VEC;  // elements of a vector\n// type of this operand's elements\ndefine x_t;\n"
-        "define y_t;\n\nint f() { return VEC; }\n"
+def test_constants_are_defined_beside_what_they_mean() -> None:
+    """Neighbours that mean the same stand below that."""
+    given = {"VEC": 8, "LENGTH": 2**40, "HAS_X": True, "CLUSTER_DIMS": "", "x_t": "float", "y_t": "__half"}
+    assert definitions(given) == (
+        "constexpr int VEC = 8;  // elements of a vector\n"
+        "constexpr long long LENGTH = 1099511627776;  // elements of a row\n"
+        "constexpr bool HAS_X = true;  // whether the call has this operand\n"
+        "#define CLUSTER_DIMS  // the attribute of a kernel whose blocks come in clusters, or nothing\n"
+        "// type of this operand's elements\nusing x_t = float;\nusing y_t = __half;\n"
     )
-    assert listing("int f();\n").names == () and listing("int f();\n").filled(str) == "int f();\n"
+    assert definitions({}) == ""
 
 
-def test_a_glossary_says_once_what_a_constant_means() -> None:
-    """Where it means two things, for texts of either kind."""
-    rows, columns = ("THREADS", "ITEMS", "HAS_X", "size_D"), ("THREADS", "LANES", "ITEMS", "HAS_W", "x_t")
-    assert glossary([rows, columns, rows]) == (
-        (("THREADS",), "threads of a block"),
-        (("LANES",), "threads of a block along neighbouring columns"),
-        (("ITEMS",), "vectors of a thread"),
-        (("ITEMS",), "elements along a column of a thread"),
-        (("HAS_X", "HAS_W"), "whether the call has this operand"),
-        (("size_D",), "length of D"),
-        (("x_t",), "type of this operand's elements"),
-    )
+def test_a_constant_that_is_not_given_is_a_mistake() -> None:
+    form = packaged("rmsnorm").forward.kernels[0].forms[0]
+    with pytest.raises(KeyError, match="THREADS"):
+        form.text(Constants())
+
+
+def test_constants_are_the_same_whatever_their_order() -> None:
+    one, other = Constants(VEC=8, LENGTH=64), Constants(LENGTH=64, VEC=8)
+    assert one == other and hash(one) == hash(other) and one.digest == other.digest
+    assert one.digest != Constants(VEC=8, LENGTH=65).digest
+    assert source_of(packaged("rmsnorm").forward.kernels[0].forms[0]).count("THREADS = 4;") == 1

@@ -15,7 +15,7 @@ from normgen.errors import ToolchainMissing
 from normgen.kernel.headers import declared, files, needed, outermost
 from normgen.package import device_functions
 from normgen.package.device_functions import file_text, included, includes, inlined
-from tests.codegen.norms import packaged
+from tests.codegen.norms import packaged, source_of
 from tests.fakes.driver import FakeDriver
 
 # Words of a file that are names of its own, within functions or templates, and of another file outside.
@@ -70,11 +70,12 @@ def test_each_file_is_there_once_and_after_what_it_includes(monkeypatch: pytest.
 
 
 def test_a_text_includes_what_it_calls_and_no_more() -> None:
-    forms = {f.form: included(f.source) for f in packaged("rmsnorm").forward.strategies[0].kernels[0].forms}
+    (kernel,) = packaged("rmsnorm").forward.strategies[0].kernels
+    forms = {form.form: included(source_of(form)) for form in kernel.forms}
     for form, file in (("row_tile", "rows/row_tile.cuh"), ("cooperative", "cooperative.cuh")):
         assert file in forms[form] and file not in forms["multipass"]
     for form in packaged("rmsnorm").forward.strategies[0].kernels[0].forms:
-        assert forms[form.form] == outermost(needed(form.source))
+        assert forms[form.form] == outermost(needed(source_of(form)))
 
 
 def test_the_key_of_a_binary_covers_what_its_text_includes(

@@ -6,7 +6,6 @@ import pytest
 
 from normgen.kernel.folding import WIDTH, folded, laid_out, wrapped
 from normgen.kernel.headers import files
-from normgen.package.constants import listed, listing
 from normgen.package.device_functions import file_text
 
 OPERAND = "x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G)"
@@ -70,12 +69,6 @@ def test_where_a_template_breaks_makes_no_difference(text: str, expected: str) -
 def test_what_has_nowhere_to_be_cut_stays() -> None:
     for text in (f"{'x' * 200};", f'f("{"a, b " * 40}");', f"#define A {'a + ' * 40}"):
         assert folded(text) == text
-
-
-def test_a_list_of_constants_is_still_one() -> None:
-    names = [f"operand_{k}_t" for k in range(20)]
-    text = folded(listed([*names, "VEC"]))
-    assert listing(text).names == (*names, "VEC") and max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_formulas_go_on_further_in() -> None:

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 import normgen
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.package.operands import FormRecord
+from normgen.verify.texts import texts as launched_texts
 from tests.codegen import residing, windowing
-from tests.codegen.norms import ROWS, package_of, packaged
+from tests.codegen.norms import ROWS, packaged, source_of
 from tests.conftest import GOLDEN
 from tests.kinds import ATTRS
 from tests.verify.subjects import bundled_source
@@ -48,17 +51,20 @@ SHOWN = {
 
 @cache
 def texts() -> dict[str, str]:
-    """A text of each template, by the family, or `shared`, and the form."""
+    """A text of each template, by the family, or `shared`, and the form, for some call that takes it."""
     found: dict[str, str] = {}
     for spec, directions in SHOWN.items():
-        made = package_of(spec) if "\n" in spec else packaged(spec)
+        source = Source("spec.norm", spec) if "\n" in spec else bundled_source(spec)
+        definition = load_definition(source, ATTRS.get(spec, {}))
+        made = package(definition)
+        launched = launched_texts(definition, made)
         for direction in directions:
             for strategy in getattr(made, direction).strategies:
                 for kernel in strategy.kernels:
-                    for form in kernel.forms:
+                    for form in (form for form in kernel.forms if form.entry in launched):
                         own = f"{kernel.family}.{form.form}"
                         name = own if own in TEMPLATES else f"shared.{form.form}"
-                        found.setdefault(name, form.source)
+                        found.setdefault(name, launched[form.entry])
     return found
 
 
@@ -97,21 +103,21 @@ def test_what_has_a_users_name_tells_its_line(name: str) -> None:
     for direction in DIRECTIONS:
         for form in forms(name, direction):
             for binding, line in lines.items():
-                for statement in named(form.source, binding):
+                for statement in named(source_of(form), binding):
                     place = f"// {source.name}:{line}"  # behind the statement, or above one that is long
                     margin = statement[: len(statement) - len(statement.lstrip())]
-                    above = f"{margin}{place}\n{statement}\n" in form.source
+                    above = f"{margin}{place}\n{statement}\n" in source_of(form)
                     assert above or statement.endswith(f"  {place}"), (form.entry, statement)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_texts_are_tidy(name: str) -> None:
     for form in (form for direction in DIRECTIONS for form in forms(name, direction)):
-        assert form.source.endswith("}\n")
-        assert "\t" not in form.source
-        assert "\n\n\n" not in form.source
+        assert source_of(form).endswith("}\n")
+        assert "\t" not in source_of(form)
+        assert "\n\n\n" not in source_of(form)
         depth, before, start, brackets = 0, ";", 0, 0
-        for line in form.source.splitlines():
+        for line in source_of(form).splitlines():
             assert line == line.rstrip(), (form.entry, line)
             code = line.split("//")[0].rstrip()
             if code.strip() and not code.startswith("#"):

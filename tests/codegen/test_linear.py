@@ -8,6 +8,7 @@ from normgen.ir.expr import ONE, Expr, add, call, load, mul, power, reduce
 from normgen.ir.nodes import made_of
 from normgen.kernel.linear import split, terms_of
 from tests.codegen.holding import case, subject
+from tests.codegen.norms import source_of
 from tests.verify.subjects import CHECKED, prove
 
 ROW = frozenset("CD")
@@ -62,7 +63,7 @@ def test_what_a_row_sums_anyway_costs_its_elements_nothing(name: str) -> None:
     assert kernel.columns
     for form in kernel.forms:
         if form.form in ("pipeline", "registers", "multipass", "cooperative"):
-            added = [line for line in form.source.splitlines() if "_sum[0] +=" in line]
+            added = [line for line in source_of(form).splitlines() if "_sum[0] +=" in line]
             assert added and all("lane == 0" in line for line in added), form.form
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -18,30 +19,39 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from normgen import bundled
+import normgen
+from normgen import api, bundled
+from normgen.ahead import forms
 from normgen.codegen.module.literal import WIDTH, literal
-from normgen.codegen.module.text import module_text
+from normgen.codegen.module.text import module_text, one_shape_text
+from normgen.launching.machine import usual_machine
 from normgen.package import plain as plain_data
 from normgen.package import records
+from normgen.package.direction import directions
+from normgen.package.made import LaunchRecord, MadeRecord
 from normgen.package.plain import schema
 from normgen.package.records import Package
-from tests.codegen.norms import with_source
+from normgen.runtime import norm
+from normgen.runtime.calls.sizes import bind_sizes
+from normgen.runtime.planning.choose import plan_launches
 from tests.runtime import stubs
 
 ROOT = Path(__file__).parent.parent.parent
 MATHEMATICS = [("forward", "norm rows_norm\noutput y = x\n"), ("backward", "gradient dx = dy\n")]
+TEXTS = {"rows_norm_forward_registers": ("0" * 16, "void f();\n"), "clear": ("1" * 16, "void g();\n")}
+
+
+def bare(record: records.PassRecord | None) -> records.PassRecord:
+    """A direction whose kernels have no forms, as in modules of one shape."""
+    assert record is not None
+    kernels = (replace(kernel, forms=()) for kernel in record.kernels)
+    return replace(record, strategies=(records.Strategy("fused", tuple(kernels)),))
 
 
 def short(text: str = stubs.ROWS) -> Package:
-    """The package of a spec, with next to nothing in its kernels' texts."""
+    """The package of a spec, without forms."""
     package = stubs.package(text)
-
-    def emptied(record: records.PassRecord | None) -> records.PassRecord:
-        assert record is not None
-        kernels = (replace(k, forms=(with_source(k.forms[0], "void f();\n"),)) for k in record.kernels)
-        return replace(record, strategies=(records.Strategy("fused", tuple(kernels)),))
-
-    return replace(package, forward=emptied(package.forward), backward=emptied(package.backward))
+    return replace(package, forward=bare(package.forward), backward=bare(package.backward))
 
 
 ROWS = short()
@@ -49,7 +59,7 @@ FULL = replace(ROWS, folded=(("groups", 4), ("training", True), ("alpha", 0.1)))
 
 
 def text_of(package: Package) -> str:
-    return module_text(package, MATHEMATICS, "0.1.0", ("which form runs when",))
+    return module_text(package, MATHEMATICS, "0.1.0", ("which form runs when",), TEXTS)
 
 
 def executed(text: str, name: str = "generated") -> ModuleType:
@@ -75,26 +85,53 @@ def nasty(text: str) -> Package:
     return replace(package, attrs=attrs, forward=forward, backward=backward)
 
 
+def given_to(text: str, name: str) -> tuple[Any, ...]:
+    """What a module gives the function that makes its norm."""
+    found: list[tuple[Any, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api if name == "load_module" else norm, name, lambda *given, **_: found.append(given))
+        tree = ast.parse(text)
+        end = next(k for k, node in enumerate(tree.body) if ast.unparse(node).startswith("NORM = "))
+        exec(compile(ast.Module(tree.body[: end + 1], []), "<generated>", "exec"), {"__name__": "generated"})
+    return found[0]
+
+
 def test_the_module_calls_the_norm_under_the_same_names() -> None:
-    module, recorder = executed(text_of(FULL)), stubs.Recorder()
+    module, recorder = executed(normgen.compile_spec(stubs.ROWS)), stubs.Recorder()
     module.NORM = stubs.norm(module.NORM.package, recorder)
     x, w, rstd = np.zeros((4, 8), np.float32), np.zeros(8, np.float32), np.zeros(4, np.float32)
     y = np.zeros((4, 8), np.float32)
     assert module.forward(x, w, eps=0.5, out={"y": y}).y is y
     assert recorder.launches[-1][1][-1] == 0.5
-    result = module.backward(dy=x, x=x, rstd=rstd, b=w, wrt=("x", "b"), alpha=0.1)
+    result = module.backward(dy=x, x=x, rstd=rstd, b=w, wrt=("x", "b"))
     assert [g is None for g in result] == [False, True, False]
-    with pytest.raises(TypeError, match=r"alpha was fixed to 0\.1"):
-        module.forward(x, alpha=0.2)
     with pytest.raises(TypeError, match="needs rstd"):
         module.backward(x, x)
     with pytest.raises(TypeError, match="unexpected keyword argument 'groups'"):
         module.forward(x, groups=4)
     assert module.forward_args == ("x", "w", "b") and module.backward_args == ("dy", "x", "w", "rstd")
     assert module.__all__ == ["backward", "backward_args", "forward", "forward_args"]
-    module = executed(text_of(ROWS))
+    module = executed(normgen.compile_spec(stubs.ROWS))
     result = module.NORM.forward(np.zeros((0, 8), np.float32))
     assert type(result) is module.RowsNormForward and result._fields == ("y", "rstd")
+    fixed = executed(normgen.compile_spec(stubs.ROWS, {"eps": 0.1}))
+    with pytest.raises(TypeError, match=r"eps was fixed to 0\.1"):
+        fixed.forward(x, eps=0.2)
+
+
+def test_the_module_launches_the_texts_that_it_has() -> None:
+    """Of the calls that they are for; other texts are printed."""
+    text = normgen.compile_spec(stubs.ROWS)
+    module = executed(text.replace("// exchange 1: ", "// by hand: "))
+    changed = []
+    for direction in filter(None, directions(module.NORM.package)):
+        for length in forms.LENGTHS:
+            binding = bind_sizes(direction, {"...": forms.ROWS, "D": length}, forms.DTYPE).binding
+            launches = plan_launches(direction.record, binding, usual_machine(forms.ARCH)).launches
+            changed += [launch.entry for launch in launches if "// by hand: " in launch.source]
+    assert len({*changed}) == len(changed) == text.count("// exchange 1: ") > 1
+    copied = pickle.loads(pickle.dumps(module.NORM.package))
+    assert copied == module.NORM.package and copied != normgen.load(stubs.ROWS).package
 
 
 def test_the_head_says_where_it_comes_from_and_nothing_of_when_or_where() -> None:
@@ -107,20 +144,25 @@ def test_the_head_says_where_it_comes_from_and_nothing_of_when_or_where() -> Non
     assert str(ROOT) not in text and "20" + "26" not in text
 
 
-def test_the_module_imports_one_name_of_normgen_and_its_package_is_plain_data() -> None:
+def test_modules_import_one_name_of_normgen_and_hold_plain_data() -> None:
     """Numbers, text, tuples and dicts: nothing that a class of normgen's has to be there for."""
-    tree = list(ast.walk(ast.parse(text_of(FULL))))
-    assert not any(isinstance(node, ast.Import) for node in tree)
-    imported = {node.module: node.names for node in tree if isinstance(node, ast.ImportFrom)}
-    assert imported.keys() == {"__future__", "collections.abc", "typing", "normgen.runtime.norm"}
-    assert [alias.name for alias in imported["normgen.runtime.norm"]] == ["load_norm"]
 
     def kinds(value: Any) -> set[type]:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
         return {type(value)}.union(*map(kinds, inside))
 
-    found = kinds(executed(text_of(FULL)).PACKAGE)
-    assert found <= {dict, tuple, str, int, float, bool, type(None)}
+    texts = {
+        ("normgen.api", "load_module"): text_of(FULL),
+        ("normgen.runtime.norm", "load_norm"): one_shape_text(FULL, "0.1.0", "--size D=8"),
+    }
+    for (file, name), text in texts.items():
+        tree = list(ast.walk(ast.parse(text)))
+        assert not any(isinstance(node, ast.Import) for node in tree)
+        imported = {node.module: node.names for node in tree if isinstance(node, ast.ImportFrom)}
+        assert imported.keys() <= {"__future__", "collections.abc", "typing", file}
+        assert [alias.name for alias in imported[file]] == [name]
+        for passed in given_to(text, name):
+            assert kinds(passed) <= {dict, tuple, str, int, float, bool, type(None)}
 
 
 REFUSED = [
@@ -129,10 +171,13 @@ REFUSED = [
     "from normgen.runtime.norm import load_norm\n"
     "data = {{'abi': {abi}, 'schema': '', 'command': {command!r}, 'of_another_time': 1}}\n"
     "load_norm(data, results=(tuple, None))\n",
+    "from normgen.api import load_module\n"
+    "about = {{'abi': {abi}, 'command': {command!r}, 'of_another_time': 1}}\n"
+    "load_module('norm of_another_time', about, results=(tuple, None))\n",
 ]
 
 
-@pytest.mark.parametrize(("head", "abi"), [(REFUSED[0], 5), (REFUSED[1], 10), (REFUSED[1], 99)])
+@pytest.mark.parametrize(("head", "abi"), [*zip(REFUSED, (5, 10, 99), strict=True), (REFUSED[1], 99)])
 def test_a_module_of_another_abi_is_refused_in_one_line(head: str, abi: int) -> None:
     """Before anything of it is looked at that this version does not have."""
     text = head.format(abi=abi, command="normgen compile rmsnorm.norm")
@@ -146,7 +191,7 @@ def test_a_module_of_another_abi_is_refused_in_one_line(head: str, abi: int) -> 
 
 def test_data_of_another_version_is_refused_though_the_abi_is_the_same() -> None:
     """By a line, and before a field is read that is not there."""
-    text = text_of(ROWS)
+    text = one_shape_text(ROWS, "0.1.0", "--size D=8")
     assert schema() in text
     other = text.replace(schema(), "0" * 16)
     for broken in (other, other.replace("PACKAGE = {", 'PACKAGE = {"of_another_time": 1,')):
@@ -154,7 +199,7 @@ def test_data_of_another_version_is_refused_though_the_abi_is_the_same() -> None
             executed(broken)
         assert str(caught.value) == (
             f"this module has other fields than the installed normgen, although both have ABI {records.ABI}; "
-            "generate it again: normgen compile rows_norm.norm"
+            "generate it again: normgen compile rows_norm.norm --size D=8"
         )
 
 
@@ -170,6 +215,7 @@ SCHEMAS = {
     15: "74fbaa5ad6418fbb",
     **dict.fromkeys((16, 17), "2cf6f31258a949d6"),
     18: "6ee4045a2fa41cd6",
+    19: "eceb610576ba859e",
 }
 
 
@@ -203,10 +249,20 @@ def test_the_schema_tells_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FORWARD = ROWS.forward
-X = FORWARD.reads[0]
+X, KERNEL = FORWARD.reads[0], FORWARD.kernels[0]
 TEXT = '#define A "\\n" \\\n  "x"\n// {{ }} """ */\n\tvoid f();  \n'
-KERNEL = replace(FORWARD.kernels[0], forms=(with_source(FORWARD.kernels[0].forms[0], TEXT),))
 KERNELS = (records.Strategy("fused", (KERNEL, replace(KERNEL, name="rows_norm_forward_statistics"))),)
+LAUNCHED = LaunchRecord("rows < 8", TEXT, "rows_norm_forward_registers", "rows", 32, "in x, out y", "PP")
+MADE = MadeRecord(
+    call="rows_norm.forward",
+    command="normgen compile rows_norm",
+    sizes=(("D", 8),),
+    open=(("...", "rows"),),
+    dtype="f32",
+    arch="sm_90",
+    operands=(("x", "f32"),),
+    launches=(LAUNCHED, replace(LAUNCHED, when="", text="void g();\n"), replace(LAUNCHED, when="rows > 9")),
+)
 PACKAGES = [
     FULL,
     short(stubs.GROUPS),
@@ -217,32 +273,25 @@ PACKAGES = [
     replace(ROWS, forward=replace(FORWARD, reads=(replace(X, dims=()),))),
     replace(ROWS, forward=replace(FORWARD, reads=(replace(X, dims=((),)),))),
     replace(ROWS, forward=replace(FORWARD, strategies=KERNELS)),
+    replace(ROWS, forward=replace(FORWARD, made=MADE)),
 ]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_package_in_the_text_is_the_package(package: Package) -> None:
-    module = executed(text_of(package))
+    """Of one shape. A text that several launches have is there once."""
+    module = executed(one_shape_text(package, "0.1.0", "--size D=8"))
     assert package == module.NORM.package and package.spec == module.SPEC
-
-
-def test_the_glossary_is_there_once() -> None:
-    """The module says what constants mean; each text only which it has."""
-    text = text_of(stubs.package(stubs.ROWS))
-    for line in (
-        "threads of a thread group", "elements of a row", "length of D", "whether the call has this operand"
-    ):  # fmt: skip
-        assert text.count(line) == 1, line
-    assert "#     TEAM: threads of a thread group\n" in text
-    assert text.count("// A launch sets:\n//   THREADS, ") > 4
+    texts = [name for name in vars(module) if name.startswith("FORWARD")]
+    assert texts == (["FORWARD_REGISTERS", "FORWARD_REGISTERS_2"] if package.forward.made else [])
 
 
 def test_docs_and_mathematics_are_there_to_be_read() -> None:
     text = text_of(nasty("what this is"))
-    module = executed(text)
-    assert module.__doc__ == "what this is" and "eps: float >= 0: what this is" in module.forward.__doc__
+    assert "eps: float >= 0: what this is" in text and text.count("# which form runs when\n") == 1
+    assert ast.get_docstring(ast.parse(text)) == "what this is"
     line = "output [..., D], of the type of x: what this is"
-    assert f"y: {line}" in module.forward.__doc__
+    assert f"y: {line}\n" in text
     assert "#     output y = x\n" in text and f"y: Array  # {line}\n" in text
 
 
@@ -259,7 +308,10 @@ def test_what_users_write_comes_back_and_does_not_act(words: str) -> None:
     words = words.encode("utf-8", "replace").decode()
     package = nasty(words)
     text = text_of(package)
-    assert package == executed(text).NORM.package
+    spec, about = given_to(text, "load_module")
+    assert spec == package.spec and about["texts"] == TEXTS
+    made = one_shape_text(package, "0.1.0", "--size D=8")
+    assert package == executed(made).NORM.package
     assert len(ast.parse(text).body) == len(ast.parse(text_of(nasty("plain"))).body)
     assert not any(character in text for character in "\r\x00\x1b\u202e\u2028")
 

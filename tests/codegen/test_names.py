@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from normgen.diagnostics import SpecError
 from normgen.kernel.names import PREFIXES, RESERVED, Names
 from normgen.package.operands import spelled
+from tests.codegen.norms import Some
 from tests.codegen.renaming import (
     MARK,
     Printed,
@@ -29,7 +30,7 @@ from tests.strategies import well_typed_specs
 
 
 def spelled_in(names: Names, text: str) -> str:
-    return names.text(text, (), {}).source.split("\n\n", 1)[1].strip()
+    return names.text(text, (), {}, Some()).split("\n\n", 1)[1].strip()
 
 
 def test_names_give_way() -> None:
@@ -76,12 +77,12 @@ def check_that_names_are_symbols(text: str, attrs: dict[str, object]) -> None:
             if not of_axes.fullmatch(word):
                 assert not re.search(r"zq\d+z|ZQ\d+Z|_rest\b", word, re.IGNORECASE), word
                 assert not re.match(r"(?:at|size|from)_[A-Z]", word), word
-        assert MARK not in each.after.source
+        assert MARK not in each.after
 
 
 def check_that_names_differ(text: Printed) -> None:
     """Different words of a text are spelled differently, unless they lie in blocks beside each other."""
-    before, after = text.before, text.after.source
+    before, after = text.before, text.after
     names = dict(zip(words(before), words(after), strict=True))
     fixed = {word for word in names if MARK not in word}
     assert all(names[word] == word for word in fixed)
@@ -99,12 +100,13 @@ def check_that_names_differ(text: Printed) -> None:
 
 def check_what_calls_define(text: Printed) -> None:
     """What a call defines before a text is not defined twice, and stands for the same operand there."""
-    fixed = {word for word in words(text.before) if MARK not in word}
+    names = dict(zip(words(text.before), words(text.after), strict=True))
+    fixed = {word for word in names if MARK not in word}
     owner: dict[str, str] = {}
-    for tensor, identifier in text.after.identifiers:
-        for name in spelled(tensor, identifier):
-            assert owner.setdefault(name, tensor) == tensor, name
-            assert name not in fixed | RESERVED, name
+    for tensor, symbol in text.symbols.items():
+        for name in spelled(tensor, symbol).keys() & names.keys():
+            assert owner.setdefault(names[name], tensor) == tensor, name
+            assert names[name] not in fixed | RESERVED, name
 
 
 def check(text: str, attrs: dict[str, object], chance: random.Random) -> None:
@@ -112,7 +114,7 @@ def check(text: str, attrs: dict[str, object], chance: random.Random) -> None:
     check_that_names_are_symbols(text, attrs)
     definition = defined(text, attrs, {})
     values, axes = named_by_user(definition, text)
-    found = {word for each in printed(definition) for word in words(each.after.source)}
+    found = {word for each in printed(definition) for word in words(each.after)}
     lower, upper = (sorted(w for w in found if case(w[0])) for case in (str.islower, str.isupper))
     for _ in range(20):
         names = dict(zip(values, chance.sample(lower, len(values)), strict=True))

@@ -19,6 +19,7 @@ from normgen.devices.host.compile import SHIM
 from normgen.diagnostics import Source
 from normgen.kernel.names import PREFIXES, RESERVED
 from normgen.package.device_functions import functions_of
+from tests.codegen.norms import source_of
 from tests.codegen.renaming import defined, renamed, spec_of
 from tests.verify.subjects import F32, PLAIN, case_of, prove, subject_of
 
@@ -117,5 +118,5 @@ def test_what_the_host_compiler_and_device_functions_define_is_reserved(tmp_path
     preprocess, check = [*command, "-E"], [*command, "-fsyntax-only"]
     made = [package(defined(*spec_of(name), {})) for name in PACKAGES]
     passes = [each for one in made for each in (one.forward, one.backward) if each is not None]
-    functions = functions_of(f.source for one in passes for kernel in one.kernels for f in kernel.forms)
+    functions = functions_of(source_of(f) for one in passes for kernel in one.kernels for f in kernel.forms)
     check_library(tmp_path / "kernel.cpp", functions, preprocess, [*preprocess, "-dM"], check)

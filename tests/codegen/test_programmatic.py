@@ -20,7 +20,7 @@ from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import alternatives
-from tests.codegen.norms import H200, bound, packaged, usual_launches, with_source
+from tests.codegen.norms import H200, bound, packaged, source_of, usual_launches, with_source
 from tests.sampling import sampled
 
 ABLE = replace(H200, programmatic=True)
@@ -78,7 +78,7 @@ def test_only_what_a_text_writes_alone_is_restricted(name: str) -> None:
             reads = {o.tensor for o in (*kernel.reads, *kernel.final_reads)}
             results = {o.tensor for o in (*kernel.writes, *kernel.finals)} - reads
             for form in kernel.forms:
-                head = form.source[form.source.index('extern "C" __global__') :].partition(") {")[0]
+                head = source_of(form)[source_of(form).index('extern "C" __global__') :].partition(") {")[0]
                 declared = head[head.rindex("(") + 1 :].split(",")
                 for parameter, text in zip(form.parameters, declared, strict=True):
                     restricted = parameter.kind == "pointer" and parameter.name in results
@@ -89,7 +89,7 @@ def test_a_text_without_waits_starts_when_the_one_before_has_ended() -> None:
     package = packaged("layernorm")
     (kernel,) = package.forward.strategies[0].kernels
     form = next(f for f in kernel.forms if f.form == "registers")
-    without = with_source(form, re.sub(r"(?m)^.*PROGRAMMATIC.*\n", "", form.source))
+    without = with_source(form, re.sub(r"(?m)^.*PROGRAMMATIC.*\n", "", source_of(form)))
     call = Call(bound(package.forward, rest=8, D=64), ABLE)
     for text, early in ((form, True), (without, False)):
         record = replace(kernel, forms=tuple(text if f.form == "registers" else f for f in kernel.forms))

@@ -8,7 +8,7 @@ from normgen.devices.cuda.compile import compile_text
 from normgen.diagnostics import Source
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
-from tests.codegen.norms import H200, bound, package_of, packaged
+from tests.codegen.norms import H200, bound, package_of, packaged, source_of
 from tests.verify.subjects import CHECKED, prove, subject_of
 
 QUANTISER = """norm quantiser
@@ -38,7 +38,7 @@ MIXED = DtypeSet("f16, params f32", ("f16",), ("f32",), ("bf16",))
 
 def registers_of(text: str, wanted: str = "registers") -> str:
     forms = package_of(text).forward.strategies[0].kernels[0].forms
-    return next(form.source for form in forms if form.form == wanted)
+    return next(source_of(form) for form in forms if form.form == wanted)
 
 
 def test_a_rounded_value_takes_the_place_of_what_it_was_made_of():

@@ -15,7 +15,7 @@ from normgen.kernel.share import share_products
 from normgen.package.kernels import RowsRecord
 from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from tests.codegen import test_parts
-from tests.codegen.norms import package_of
+from tests.codegen.norms import package_of, source_of
 from tests.sampling import paired
 from tests.verify.subjects import PLAIN
 
@@ -84,7 +84,7 @@ GROUPED = test_parts.SCALED.replace(_STORED, "output peak[]: f32 = max[..., G, E
 def test_a_row_whose_largest_is_found_with_its_sums_is_visited_once(text: str) -> None:
     (kernel,) = package_of(text).forward.strategies[0].kernels
     assert isinstance(kernel, RowsRecord)
-    texts = {form.form: form.source for form in kernel.forms}
+    texts = {form.form: source_of(form) for form in kernel.forms}
     for form in ("pipeline", "multipass"):
         assert texts[form].count("float x[VEC];") + texts[form].count("float xq[VEC];") == 1, form
         assert re.search(r"peak_max\[0\] = maximum\(peak_max\[0\], with_factor\(rstd, \w+\)\);", texts[form])

@@ -15,6 +15,7 @@ from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import candidates, fastest, predicted
 from normgen.runtime.planning.registry import family_of
+from tests.codegen.norms import source_of
 from tests.ir.specs import bundled
 
 
@@ -37,7 +38,7 @@ def test_rows_are_told_in_the_middle_of_a_kernel(name, values):
     (kernel,) = record.package.forward.kernels
     (form,) = kernel.forms
     assert form.form == "registers" and kernel.selective and len(record.told) == values
-    before, line, after = form.source.partition("peers.exchange(")
+    before, line, after = source_of(form).partition("peers.exchange(")
     assert line and f"<3, {values}, TEAM, THREADS>" in before
     assert "told.value[0][2]" in after and "told.value" not in before and "store_" not in before
 

@@ -15,7 +15,7 @@ from normgen.families.windows.launch.family import Windows, every
 from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit
 from normgen.launching.call import INT_LIMIT, Call
-from tests.codegen.norms import H200, SMALL, bound, usual_launches
+from tests.codegen.norms import H200, SMALL, bound, source_of, usual_launches
 from tests.codegen.windowing import LAST, WITHIN, kernel, subject, text
 
 
@@ -54,7 +54,7 @@ def test_operands_with_part_of_an_image_are_looked_at_one_by_one():
 
 
 def test_values_without_axes_are_computed_once():
-    source = next(f for f in kernel(subject(text()).norm.package, "backward").forms).source
+    source = source_of(kernel(subject(text()).norm.package, "backward").forms[0])
     assert re.search(r"const float \w*alpha_beta = .*alpha.*beta", source)
     loop = source[source.index("for (int base") :]
     assert not re.search(r"\b(alpha|beta)\b", loop)
@@ -131,7 +131,7 @@ def test_offsets_have_64_bits_where_a_tensor_needs_them():
 
 def march(spec: str) -> str:
     package = subject(spec).norm.package
-    return next(f.source for f in kernel(package, "backward").forms if f.form == "march")
+    return next(source_of(f) for f in kernel(package, "backward").forms if f.form == "march")
 
 
 def test_what_results_share_is_computed_once_and_early():

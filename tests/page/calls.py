@@ -70,4 +70,4 @@ def paged(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     text += "".join(
         f"\nusing namespace kernel_{k + 1};" for k in range(text.count("}  // namespace kernel_"))
     )
-    return replace(plan, launches=tuple(replace(each, source=text) for each in told_apart(plan.launches)))
+    return replace(plan, launches=tuple(replace(each, text=text) for each in told_apart(plan.launches)))

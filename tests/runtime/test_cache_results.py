@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import pytest
 
-from normgen.cache_results import Late, kept, ready, result_of, sources
+from normgen.cache_results import Late, kept, result_of, sources
 from normgen.diagnostics import Source
 from normgen.kernel.templates import environment
 
@@ -93,9 +94,9 @@ def result(made: list[str]) -> dict[str, Any]:
     """A result with two late parts, one of them twice. `made`: what of it was made, in order."""
 
     def part(key: str) -> Late[str]:
-        def make() -> str:
+        def make(times: int) -> str:
             made.append(key)
-            return key.upper()
+            return key.upper() * times
 
         return Late(key, make)
 
@@ -112,33 +113,40 @@ def test_late_parts_are_made_when_they_are_asked_for_and_once_for_all_processes(
     made: list[str] = []
     here = found(made)
     assert made == ["result"] and here["number"] == 3
-    assert here["first"].value == "FIRST" and here["again"] is here["first"]
+    assert here["first"](1) == "FIRST" and here["again"] is here["first"]
     assert made == ["result", "first"]
     there = found(made)  # as another process would: of the result nothing is made
-    assert there["first"].value == "FIRST" and made == ["result", "first"]
-    assert there["second"].value == "SECOND"  # which nobody had asked for: the result is made again
+    assert there["first"](1) == "FIRST" and made == ["result", "first"]
+    assert there["second"](1) == "SECOND"  # which nobody had asked for: the result is made again
     assert made == ["result", "first", "result", "second"]
-    assert found(made)["second"].value == "SECOND" and len(made) == 4
+    assert found(made)["second"](1) == "SECOND" and len(made) == 4
+    assert there["second"](2) == "SECONDSECOND" and len(made) == 5  # asked for with something else
 
 
 def test_late_parts_of_other_attrs_are_others() -> None:
     made: list[str] = []
-    assert found(made)["first"].value == "FIRST"
-    other = result_of("late", SOURCE, {"eps": 1.0}, (), lambda: {"first": ready("first", "other")})
-    assert other["first"].value == "other"
+    assert found(made)["first"](1) == "FIRST"
+    other = result_of("late", SOURCE, {"eps": 1.0}, (), lambda: {"first": Late("first", lambda n: "other")})
+    assert other["first"](1) == "other" and other["first"] != found(made)["first"]
 
 
-def test_a_pickle_holds_late_parts_and_parts_are_equal_by_value() -> None:
+def stage() -> dict[str, Any]:
+    return {"first": Late("first", str)}
+
+
+def test_a_pickle_holds_how_late_parts_are_made_and_parts_are_equal_by_that() -> None:
     made: list[str] = []
     whole = result(made)
     assert copy.deepcopy(whole)["first"] is whole["first"] and made == ["result"]
-    assert hash(whole["first"]) == hash(ready("other", "FIRST")) and made == ["result"]
-    assert whole["first"] == ready("other", "FIRST")
-    copied = pickle.loads(pickle.dumps(whole))
-    assert copied == whole and made == ["result", "first", "second"]
-    assert copied["first"] != whole["second"] and copied["first"].value == "FIRST"
+    assert whole["first"] != whole["second"] and whole != result([])
+    for attrs in ({"eps": 0.5}, {"eps": np.float32(0.5)}):  # (the second one is in no cache)
+        found = result_of("stage", SOURCE, attrs, (), stage)
+        assert found == found and pickle.loads(pickle.dumps(found))["first"](1) == "1"
+    same = [result_of("stage", SOURCE, {}, (), stage) for _ in range(2)]
+    assert same[0] == same[1] and hash(same[0]["first"]) == hash(same[1]["first"])
+    assert pickle.loads(pickle.dumps(same[0])) == same[1]
 
 
 def test_two_parts_with_one_key_are_a_mistake() -> None:
     with pytest.raises(AssertionError, match="two parts have the key"):
-        result_of("late", SOURCE, {}, (), lambda: [ready("same", 1), ready("same", 2)])
+        result_of("late", SOURCE, {}, (), lambda: [Late("same", str), Late("same", str)])

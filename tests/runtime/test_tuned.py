@@ -24,7 +24,6 @@ from normgen.runtime.planning import store
 from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.store import Tuned, Workload
 from normgen.runtime.planning.tuned import call_key, plan_tuned
-from tests.codegen.norms import with_source
 from tests.fakes.driver import FakeDriver
 from tests.generated import generated
 from tests.threads import at_once, forked
@@ -197,12 +196,12 @@ def test_other_kernels_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch)
     here = keep()
     record = direction().record
     kernel = record.strategies[0].kernels[0]
-    form = with_source(kernel.forms[0], kernel.forms[0].source + "\n")
+    form = replace(kernel.forms[0], entry="another")
     other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
     other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
     assert store.where(Workload(other, USUAL_MACHINE)) != here
     assert plan_tuned(other, binding(), USUAL_MACHINE).notes == usual().notes
-    monkeypatch.setattr(store, "functions_of", lambda texts: "// device functions of another version\n")
+    monkeypatch.setattr(store, "sources", lambda: "another version")
     assert store.where(Workload(record, USUAL_MACHINE)) != here
 
 

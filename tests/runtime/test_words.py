@@ -85,7 +85,7 @@ def adding(dtype="bf16", count=2 * CHUNK + 6, lacks="", **options):
     given = (np.arange(count) % 97).astype(DTYPES[dtype].numpy)
     launch = sum_launch(2, count, dtype, HOST_MACHINE)
     assert not lacks or launch.source.count(lacks) == 1, lacks
-    launch = replace(launch, source=launch.source.replace(lacks, "")) if lacks else launch
+    launch = replace(launch, text=launch.source.replace(lacks, "")) if lacks else launch
     return Second(launch, given, np.empty_like(given), **options)
 
 
@@ -133,7 +133,7 @@ def test_a_missing_barrier_or_fence_is_reported(exchange):
         def second(taken=taken):
             made = exchange()
             assert made.launch.source.count(tickets) == 1
-            made.launch = replace(made.launch, source=made.launch.source.replace(tickets, taken))
+            made.launch = replace(made.launch, text=made.launch.source.replace(tickets, taken))
             return made
 
         text = inlined(second().launch.source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -18,13 +18,11 @@ from normgen import bundled
 from normgen.codegen.module.literal import WIDTH, literal, quoted
 from normgen.codegen.module.wording import attr_text, docstring, escaped, prose, visible
 from normgen.kernel.templates import environment
-from normgen.package.constants import CONSTANTS, glossary
 from normgen.package.direction import Direction, directions
 from normgen.package.plain import plain, schema
 from normgen.package.records import ABI, Package
 from normgen.package.signature import REQUIRED, Argument, arguments, describe, signature
 
-_DEFINED = re.compile(r"(\w+) = ")
 _WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
@@ -48,13 +46,27 @@ def _spec_of(package: Package) -> str:
 
 
 def module_text(
-    package: Package, mathematics: Sequence[tuple[str, str]], version: str, forms: Sequence[str]
+    package: Package,
+    mathematics: Sequence[tuple[str, str]],
+    version: str,
+    forms: Sequence[str],
+    texts: Mapping[str, tuple[str, str]],
+    file: str = "",
 ) -> str:
     """The module. `mathematics`: titled texts of the forward and the derived backward, shown as comments;
-    `forms`: the lines that say which form of a kernel runs when."""
+    `forms`: the lines that say which form of a kernel runs when; `texts`: by its entry the text of each such
+    form, behind a digest of the constants that it is for; `file`: the name of the spec, which texts quote."""
     functions = [_function(package, each) for each in directions(package) if each is not None]
     abstract = ["Iterable", "Mapping"] if package.backward is not None else ["Mapping"]
     results = ", ".join(each.result for each in functions) + ("" if package.backward else ", None")
+    constants = {entry.removeprefix(f"{package.name}_").upper(): text for entry, (_, text) in texts.items()}
+    about = {
+        "abi": ABI,
+        "command": command_of(package),
+        "file": file or f"{package.name}.norm",
+        "attrs": dict(package.folded),
+        "texts": dict(texts),
+    }
     return _rendered(
         "module.py.jinja",
         package,
@@ -64,7 +76,9 @@ def module_text(
         functions=functions,
         mathematics=[(title, _comment(text)) for title, text in mathematics],
         forms="\n".join(f"# {line}".rstrip() for line in forms),
-        norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")"),
+        constants=[(name, _block(text)) for name, text in constants.items()],
+        about=literal(about, {text: name for name, text in constants.items()}, prefix="ABOUT = "),
+        norm=_wrapped("NORM = load_module(", ["SPEC", "ABOUT", f"results=({results})"], ")"),
     )
 
 
@@ -76,11 +90,16 @@ def one_shape_text(package: Package, version: str, options: str) -> str:
         _comment(f"{each.name}{signature(arguments(package, each))} -> {', '.join(each.results)}", "# ")
         for each in found
     ]
+    texts, command = _named_texts(package), f"{command_of(package)} {options}"
+    head = {"abi": ABI, "schema": schema(), "command": command}
+    names = {text: name for name, text in texts.items()} | {package.spec: "SPEC"}
     return _rendered(
         "one_shape.py.jinja",
         package,
         version,
-        f"{command_of(package)} {options}",
+        command,
+        constants=[(name, _block(text)) for name, text in texts.items()],
+        literal=literal(head | plain(package), names, prefix="PACKAGE = "),
         functions=[(each.name, call) for each, call in zip(found, calls, strict=True)],
     )
 
@@ -93,12 +112,9 @@ def command_of(package: Package) -> str:
 
 def _rendered(template: str, package: Package, version: str, command: str, **own: object) -> str:
     """A module by a template, with what is in every module."""
-    constants = list(_constants(package))
-    names = {text: name for name, text in constants}
     exported = sorted(
         name for each in directions(package) if each for name in (each.name, f"{each.name}_args")
     )
-    head = {"abi": ABI, "schema": schema(), "command": command}
     return (
         environment()
         .get_template(template)
@@ -109,40 +125,23 @@ def _rendered(template: str, package: Package, version: str, command: str, **own
             command=command,
             doc=prose(package.doc or f"The norm {package.name}.", 0),
             exported=_wrapped("__all__ = [", [quoted(name) for name in exported], "]"),
-            glossary="\n".join(_glossary(package)),
-            constants=[(name, _block(text)) for name, text in constants],
-            literal=literal(head | plain(package), names, prefix="PACKAGE = "),
+            spec=_block(package.spec),
             **own,
         )
     )
 
 
-def _constants(package: Package) -> Iterator[tuple[str, str]]:
-    """The long texts by the names they have in the module: the spec, and every kernel text."""
-    yield "SPEC", package.spec
+def _named_texts(package: Package) -> dict[str, str]:
+    """The texts of a module of one shape, by the names that they have there: of a kernel's second text and
+    the next, with a number."""
+    found: dict[str, str] = {}
     for record in (package.forward, package.backward):
-        for kernel in record.kernels if record is not None else ():
-            stem = kernel.name.removeprefix(f"{package.name}_").upper()
-            for form in kernel.forms:
-                yield f"{stem}_{form.form.upper()}", form.source
-
-
-def _glossary(package: Package) -> Iterator[str]:
-    """What the constants of all texts mean, as comment lines."""
-    passes = [each for each in (package.forward, package.backward) if each is not None]
-    forms = [form for each in passes for kernel in each.kernels for form in kernel.forms]
-    for names, said in glossary((*form.constants, *_defined(form.source)) for form in forms):
-        line = f"{', '.join(names)}: {said}"
-        for part in textwrap.wrap(line, WIDTH - 6, subsequent_indent="    ", **_WHOLE_WORDS):
-            yield f"#     {part}"
-
-
-def _defined(source: str) -> list[str]:
-    """The constants and types that a text itself defines, ahead of its kernel."""
-    head, kernel, _ = source.partition('extern "C"')
-    lines = [line for line in head.split("\n") if not line.startswith(("//", "#"))] if kernel else []
-    names = _DEFINED.findall("\n".join(lines))
-    return [name for name in names if name in CONSTANTS or name.endswith("_t") or name.startswith("size_")]
+        for launch in record.made.launches if record is not None and record.made is not None else ():
+            if launch.text not in found.values():
+                name = launch.entry.removeprefix(f"{package.name}_").upper()
+                count = 1 + sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in found)
+                found[name if count == 1 else f"{name}_{count}"] = launch.text
+    return found
 
 
 def _function(package: Package, direction: Direction) -> _Function:

@@ -8,9 +8,7 @@ from typing import Any
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Slot
 from normgen.launching.layout import Lengths, packed_strides
 from normgen.launching.machine import Machine
-from normgen.package.constants import listing
 from normgen.package.made import LaunchRecord, MadeRecord
-from normgen.package.operands import FormRecord
 from normgen.package.records import PassRecord
 
 ALIGNMENT = 16
@@ -31,10 +29,9 @@ def plan_made(record: PassRecord, made: MadeRecord, binding: Binding, device: Ma
         unfit = f"it has no launches for {given}; for a module for any call: {made.command}"
     if unfit:
         raise ValueError(f"{made.call} was {made_for}, and {unfit}")
-    forms = {form.entry: form for kernel in record.kernels for form in kernel.forms}
 
     def launches(records: Iterable[LaunchRecord]) -> tuple[Launch, ...]:
-        return tuple(_launch(each, forms[each.entry], sizes, device) for each in records)
+        return tuple(_launch(each, sizes, device) for each in records)
 
     return LaunchPlan(
         launches(each for each in made.launches if each.when == when),
@@ -88,15 +85,14 @@ def _misfit_operands(
             yield f"{name} is not aligned to {ALIGNMENT} bytes; {any_shape}"
 
 
-def _launch(record: LaunchRecord, form: FormRecord, sizes: Mapping[str, int], device: Machine) -> Launch:
-    text = listing(form.source)
+def _launch(record: LaunchRecord, sizes: Mapping[str, int], device: Machine) -> Launch:
     arguments = [each.partition(" ") for each in record.arguments.split(", ")]
 
     def arrays(*access: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for kind, _, name in arguments if kind in access))
 
     return Launch(
-        source=text.before + record.defines + "\n" * bool(record.defines) + text.after,
+        text=record.text,
         entry=record.entry,
         grid=_values(record.grid, sizes),
         block=(record.block, 1, 1),

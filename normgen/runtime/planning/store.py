@@ -15,10 +15,10 @@ from typing import Any
 
 from normgen.cache import default_cache, digest
 from normgen.cache_files import locked, make_private, read_plain, write_whole
+from normgen.cache_results import sources
 from normgen.errors import warn_once
 from normgen.launching.knobs import Knobs
 from normgen.launching.machine import Machine
-from normgen.package.device_functions import functions_of
 from normgen.package.records import PassRecord
 from normgen.runtime.planning.choose import Choice
 
@@ -50,9 +50,8 @@ class Workload:
 
     @property
     def kernels(self) -> str:
-        """A digest of the kernels' records and texts; it takes longer than to plan a call."""
-        texts = (form.source for kernel in self.record.kernels for form in kernel.forms)
-        return digest(repr(self.record), functions_of(texts))[:32]
+        """A digest of the kernels' records, and of what makes texts of them."""
+        return digest(repr(self.record), sources())[:32]
 
 
 def where(workload: Workload) -> Path:

@@ -121,7 +121,7 @@ def _launch(entry: str, ranks: int, dtype: str, blocks: int, device: Machine) ->
     ]
     text = "\n".join([head, *constants, "", _text()])
     return Launch(
-        source=text,
+        text=text,
         entry=entry,
         grid=(blocks, 1, 1),
         block=(THREADS, 1, 1),

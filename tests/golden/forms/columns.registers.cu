@@ -2,9 +2,22 @@
 #include "normgen/columns/misaligned.cuh"
 #include "normgen/programmatic.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, LANES, VEC, ITEMS, LENGTH, REALIGNED, COVERS, PROGRAMMATIC, index_t, x_t, y_t,
-//   WANT_Y
+constexpr int THREADS = 32;  // threads of a block
+constexpr int MIN_BLOCKS = 20;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 1;  // threads of a thread group
+constexpr int LANES = 32;  // threads of a block along neighbouring columns
+constexpr int VEC = 4;  // elements of a vector
+constexpr int ITEMS = 7;  // elements along a column of a thread
+constexpr int LENGTH = 7;  // elements along a column
+constexpr bool REALIGNED = true;  // whether rows begin anywhere in a word of memory
+constexpr bool COVERS = true;  // whether the threads of a group have all elements of a column
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using y_t = __nv_bfloat16;
+constexpr bool WANT_Y = true;  // whether the call wants this result
 
 // let e = exp(x - stop(max[C](x)))
 // save output y[B, C, H, W]: like x = e / sum[C](e)

@@ -3,9 +3,31 @@
 #include "normgen/resident/resident.cuh"
 #include "normgen/tiles/tiles.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, TEAMS, MEMBERS, VEC, ITEMS, DEPTH, LENGTH, SLOTS, AGAIN, REALIGNED, WHOLE,
-//   PROGRAMMATIC, index_t, x_t, y_t, mu_t, rstd_t, WANT_Y, WANT_MU, WANT_RSTD
+constexpr int THREADS = 224;  // threads of a block
+constexpr int MIN_BLOCKS = 1;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 7;  // threads of a thread group
+constexpr int TEAMS = 32;  // thread groups of a block
+constexpr int MEMBERS = 13;  // blocks that share a row or a segment
+constexpr int VEC = 1;  // elements of a vector
+constexpr int ITEMS = 1;  // vectors of a thread
+constexpr int DEPTH = 4;  // rows that a thread group asks for together
+constexpr int LENGTH = 7;  // elements of a row
+constexpr int SLOTS = 0;  // vectors that shared memory holds for each thread, or steps for a block
+constexpr int AGAIN = 0;  // rows that are read a second time
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
+constexpr bool WHOLE = false;  // whether every thread has as many rows as the others
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using y_t = __nv_bfloat16;
+using mu_t = float;
+using rstd_t = float;
+// whether the call wants this result
+constexpr bool WANT_Y = true;
+constexpr bool WANT_MU = true;
+constexpr bool WANT_RSTD = true;
 
 [[maybe_unused]] constexpr bool WANT_T1 = WANT_Y;
 [[maybe_unused]] constexpr bool WANT_T2 = WANT_Y;

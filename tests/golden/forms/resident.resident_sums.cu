@@ -3,9 +3,30 @@
 #include "normgen/resident/sums.cuh"
 #include "normgen/tiles/tiles.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, TEAMS, MEMBERS, VEC, ITEMS, DEPTH, LENGTH, SLOTS, AGAIN, REALIGNED, WHOLE,
-//   PROGRAMMATIC, index_t, HAS_DY, dy_t, x_t, mu_t, rstd_t, dx_t, WANT_DX
+constexpr int THREADS = 224;  // threads of a block
+constexpr int MIN_BLOCKS = 2;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 7;  // threads of a thread group
+constexpr int TEAMS = 32;  // thread groups of a block
+constexpr int MEMBERS = 26;  // blocks that share a row or a segment
+constexpr int VEC = 1;  // elements of a vector
+constexpr int ITEMS = 1;  // vectors of a thread
+constexpr int DEPTH = 2;  // rows that a thread group asks for together
+constexpr int LENGTH = 7;  // elements of a row
+constexpr int SLOTS = 0;  // vectors that shared memory holds for each thread, or steps for a block
+constexpr int AGAIN = 0;  // rows that are read a second time
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
+constexpr bool WHOLE = false;  // whether every thread has as many rows as the others
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+constexpr bool HAS_DY = true;  // whether the call has this operand
+// type of this operand's elements
+using dy_t = __nv_bfloat16;
+using x_t = __nv_bfloat16;
+using mu_t = float;
+using rstd_t = float;
+using dx_t = __nv_bfloat16;
+constexpr bool WANT_DX = true;  // whether the call wants this result
 
 // gradient dx[..., C]: like x = rstd * (dy - rstd^2 * sum[...](dy * (x - mu)) * (x - mu) / size[...] -
 //     sum[...](dy) / size[...])

@@ -3,9 +3,31 @@
 #include "normgen/team.cuh"
 #include "normgen/windows/windows.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, BATCH, LENGTH, REALIGNED, BACKWARDS, PROGRAMMATIC, index_t,
-//   offset_t, x_t, alpha_t, w_t, b_t, y_t, HAS_W, HAS_B, WANT_Y
+constexpr int THREADS = 256;  // threads of a block
+constexpr int MIN_BLOCKS = 5;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 1;  // threads of a thread group
+constexpr int TEAMS = 256;  // thread groups of a block
+constexpr int VEC = 1;  // elements of a vector
+constexpr int ITEMS = 1;  // vectors of a thread
+constexpr int BATCH = 8;  // rows or vectors that a thread has under way together
+constexpr int LENGTH = 1;  // elements of a row
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
+constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+// types of row numbers and strides, and of where rows begin
+using index_t = int;
+using offset_t = long long;
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using alpha_t = __nv_bfloat16;
+using w_t = __nv_bfloat16;
+using b_t = __nv_bfloat16;
+using y_t = __nv_bfloat16;
+// whether the call has this operand
+constexpr bool HAS_W = true;
+constexpr bool HAS_B = true;
+constexpr bool WANT_Y = true;  // whether the call wants this result
 
 // output y[..., D]: like x = w * tanh(alpha * x) + b
 //

@@ -2,9 +2,31 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/realigned.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, ITEMS, LENGTH, SLOTS, REALIGNED, BACKWARDS, PROGRAMMATIC,
-//   index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
+constexpr int THREADS = 256;  // threads of a block
+constexpr int MIN_BLOCKS = 3;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 512;  // threads of a thread group
+constexpr int MEMBERS = 2;  // blocks that share a row or a segment
+constexpr int VEC = 8;  // elements of a vector
+constexpr int ITEMS = 25;  // vectors of a thread
+constexpr int LENGTH = 65472;  // elements of a row
+constexpr int SLOTS = 17;  // vectors that shared memory holds for each thread, or steps for a block
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
+constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+// types of row numbers and strides, and of where rows begin
+using index_t = int;
+using offset_t = int;
+constexpr int size_D = 65472;  // length of D
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using w_t = __nv_bfloat16;
+using rstd_t = float;
+using y_t = __nv_bfloat16;
+constexpr bool HAS_W = true;  // whether the call has this operand
+// whether the call wants this result
+constexpr bool WANT_RSTD = true;
+constexpr bool WANT_Y = true;
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)

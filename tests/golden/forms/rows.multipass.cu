@@ -2,9 +2,32 @@
 #include "normgen/rows/shares.cuh"
 #include "normgen/rows/streamed.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, MEMBERS, VEC, LENGTH, REALIGNED, BACKWARDS, LAUNCH, STAGED, PROGRAMMATIC,
-//   index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
+constexpr int THREADS = 256;  // threads of a block
+constexpr int MIN_BLOCKS = 2;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 256;  // threads of a thread group
+constexpr int MEMBERS = 1;  // blocks that share a row or a segment
+constexpr int VEC = 1;  // elements of a vector
+constexpr int LENGTH = 1;  // elements of a row
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
+constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
+// the level that a launch passes over, where blocks share a row; after the last: none
+constexpr int LAUNCH = 0;
+constexpr bool STAGED = true;  // whether later passes read a copy in shared memory
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+// types of row numbers and strides, and of where rows begin
+using index_t = int;
+using offset_t = int;
+constexpr int size_D = 1;  // length of D
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using w_t = __nv_bfloat16;
+using rstd_t = float;
+using y_t = __nv_bfloat16;
+constexpr bool HAS_W = true;  // whether the call has this operand
+// whether the call wants this result
+constexpr bool WANT_RSTD = true;
+constexpr bool WANT_Y = true;
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)

@@ -2,9 +2,33 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/realigned.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, CLUSTER_DIMS, TEAM, TEAMS, VEC, ITEMS, LENGTH, UNTAGGED, REALIGNED, BACKWARDS, LATE,
-//   PROGRAMMATIC, index_t, offset_t, size_D, x_t, w_t, rstd_t, y_t, HAS_W, WANT_RSTD, WANT_Y
+constexpr int THREADS = 128;  // threads of a block
+constexpr int MIN_BLOCKS = 1;  // blocks per multiprocessor that registers are to be there for
+#define CLUSTER_DIMS  // the attribute of a kernel whose blocks come in clusters, or nothing
+constexpr int TEAM = 1;  // threads of a thread group
+constexpr int TEAMS = 128;  // thread groups of a block
+constexpr int VEC = 1;  // elements of a vector
+constexpr int ITEMS = 1;  // vectors of a thread
+constexpr int LENGTH = 1;  // elements of a row
+constexpr int UNTAGGED = 0;  // blocks or rows whose reads half of the second-level cache holds; 0: no hints
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
+constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
+constexpr bool LATE = false;  // whether what rows share is loaded after what they do not
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+// types of row numbers and strides, and of where rows begin
+using index_t = int;
+using offset_t = long long;
+constexpr int size_D = 1;  // length of D
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using w_t = __nv_bfloat16;
+using rstd_t = float;
+using y_t = __nv_bfloat16;
+constexpr bool HAS_W = true;  // whether the call has this operand
+// whether the call wants this result
+constexpr bool WANT_RSTD = true;
+constexpr bool WANT_Y = true;
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)

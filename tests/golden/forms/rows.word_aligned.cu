@@ -3,10 +3,37 @@
 #include "normgen/rows/word_aligned.cuh"
 #include "normgen/team.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, TEAMS, VEC, ITEMS, LENGTH, STAGES, SLOTS, SPARE, REALIGNED, ACCUMULATE,
-//   PROGRAMMATIC, index_t, offset_t, size_D, HAS_DY, HAS_W, dy_t, x_t, w_t, rstd_t, dx_t, dw_t, WANT_DX,
-//   WANT_DW
+constexpr int THREADS = 256;  // threads of a block
+constexpr int MIN_BLOCKS = 2;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 64;  // threads of a thread group
+constexpr int TEAMS = 4;  // thread groups of a block
+constexpr int VEC = 8;  // elements of a vector
+constexpr int ITEMS = 2;  // vectors of a thread
+constexpr int LENGTH = 1023;  // elements of a row
+constexpr int STAGES = 2;  // stages of a multistage pipeline
+constexpr int SLOTS = 4;  // vectors that shared memory holds for each thread, or steps for a block
+constexpr int SPARE = 384;  // bytes between the operands of a pipeline
+constexpr bool REALIGNED = true;  // whether rows begin anywhere in a word of memory
+constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+// types of row numbers and strides, and of where rows begin
+using index_t = int;
+using offset_t = int;
+constexpr int size_D = 1023;  // length of D
+// whether the call has this operand
+constexpr bool HAS_DY = true;
+constexpr bool HAS_W = true;
+// type of this operand's elements
+using dy_t = __nv_bfloat16;
+using x_t = __nv_bfloat16;
+using w_t = __nv_bfloat16;
+using rstd_t = float;
+using dx_t = __nv_bfloat16;
+using dw_t = __nv_bfloat16;
+// whether the call wants this result
+constexpr bool WANT_DX = true;
+constexpr bool WANT_DW = true;
 
 [[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])

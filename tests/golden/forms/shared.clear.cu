@@ -1,8 +1,10 @@
 #include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
 
-// A launch sets:
-//   THREADS, PROGRAMMATIC, index_t
+constexpr int THREADS = 256;  // threads of a block
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_forward_clear(

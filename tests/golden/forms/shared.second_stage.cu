@@ -1,8 +1,16 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/second_stage.cuh"
 
-// A launch sets:
-//   THREADS, LENGTH, TILE, SHARES, ACCUMULATE, PROGRAMMATIC, index_t, WANT_DW, dw_t
+constexpr int THREADS = 512;  // threads of a block
+constexpr int LENGTH = 1;  // elements of a row
+constexpr int TILE = 8;  // columns of a tile of the kernel that combines partials
+constexpr int SHARES = 16;  // warps that share such a tile
+constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+constexpr bool WANT_DW = true;  // whether the call wants this result
+using dw_t = __nv_bfloat16;  // type of this operand's elements
 
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //

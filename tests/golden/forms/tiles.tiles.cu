@@ -1,9 +1,26 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/tiles/tiles.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, VEC, PATCH, ROWS, COLUMNS, PATCHES, BACKWARDS, PROGRAMMATIC, index_t, size_N, x_t,
-//   y_t, z_t, WANT_Y, WANT_Z, VEC_Z
+constexpr int THREADS = 256;  // threads of a block
+constexpr int MIN_BLOCKS = 4;  // blocks per multiprocessor that registers are to be there for
+constexpr int VEC = 1;  // elements of a vector
+constexpr int PATCH = 4;  // rows of a thread's patch of a tile
+constexpr int ROWS = 128;  // rows of a tile
+constexpr int COLUMNS = 8;  // columns of a tile
+constexpr int PATCHES = 256;  // patches of a tile
+constexpr bool BACKWARDS = true;  // whether the last rows or tiles come first
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+constexpr int size_N = 1;  // length of N
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using y_t = __nv_bfloat16;
+using z_t = __nv_bfloat16;
+// whether the call wants this result
+constexpr bool WANT_Y = true;
+constexpr bool WANT_Z = true;
+constexpr int VEC_Z = 1;  // rows that one access moves of this operand
 
 constexpr index_t columns = index_t(size_N);
 constexpr int PART = VEC < 4 ? VEC : 4;

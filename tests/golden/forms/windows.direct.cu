@@ -1,8 +1,18 @@
 #include "normgen/programmatic.cuh"
 #include "normgen/windows/windows.cuh"
 
-// A launch sets:
-//   THREADS, VEC, PROGRAMMATIC, index_t, x_t, d_t, y_t, WANT_D, WANT_Y
+constexpr int THREADS = 64;  // threads of a block
+constexpr int VEC = 1;  // elements of a vector
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using d_t = float;
+using y_t = __nv_bfloat16;
+// whether the call wants this result
+constexpr bool WANT_D = true;
+constexpr bool WANT_Y = true;
 
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) / 5 + k
 // output y[B, C, ...]: like x = x * d^-beta

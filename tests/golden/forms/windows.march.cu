@@ -2,9 +2,24 @@
 #include "normgen/tiles/tiles.cuh"
 #include "normgen/windows/windows.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, TEAM, VEC, GHOSTS, DRIFT, SLOTS, AHEAD, PROGRAMMATIC, index_t, x_t, d_t, y_t,
-//   WANT_D, WANT_Y
+constexpr int THREADS = 32;  // threads of a block
+constexpr int MIN_BLOCKS = 24;  // blocks per multiprocessor that registers are to be there for
+constexpr int TEAM = 1;  // threads of a thread group
+constexpr int VEC = 1;  // elements of a vector
+constexpr int GHOSTS = 0;  // threads that only load what windows reach
+constexpr int DRIFT = 0;  // places by which a window leads
+constexpr int SLOTS = 9;  // vectors that shared memory holds for each thread, or steps for a block
+constexpr int AHEAD = 6;  // whether, or how far, what comes next is loaded ahead
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using d_t = float;
+using y_t = __nv_bfloat16;
+// whether the call wants this result
+constexpr bool WANT_D = true;
+constexpr bool WANT_Y = true;
 
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) / 5 + k
 // output y[B, C, ...]: like x = x * d^-beta

@@ -2,8 +2,21 @@
 #include "normgen/tiles/tiles.cuh"
 #include "normgen/windows/pixels.cuh"
 
-// A launch sets:
-//   THREADS, MIN_BLOCKS, PLANE, PART, CHUNK, PROGRAMMATIC, index_t, x_t, d_t, y_t, WANT_D, WANT_Y
+constexpr int THREADS = 64;  // threads of a block
+constexpr int MIN_BLOCKS = 16;  // blocks per multiprocessor that registers are to be there for
+constexpr int PLANE = 49;  // places of an image that a block has at once
+constexpr int PART = 4;  // places that a thread group walks ahead together
+constexpr int CHUNK = 4;  // steps of a range between two meetings
+// whether the kernel starts before the one ahead of it ends, and waits by itself
+constexpr bool PROGRAMMATIC = false;
+using index_t = int;  // types of row numbers and strides, and of where rows begin
+// type of this operand's elements
+using x_t = __nv_bfloat16;
+using d_t = float;
+using y_t = __nv_bfloat16;
+// whether the call wants this result
+constexpr bool WANT_D = true;
+constexpr bool WANT_Y = true;
 
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) / 5 + k
 // output y[B, C, ...]: like x = x * d^-beta
