@@ -1,4 +1,4 @@
-"""One operand, result or accumulator in kernel text: its identifiers, addresses and flags."""
+"""One operand, result or accumulator in kernel text: its identifiers and addresses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from normgen.package.operands import AccumulatorRecord, OperandRecord
 
 @dataclass
 class Access:
-    """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
+    """One operand or result in the text: its identifiers, and how it is addressed.
 
-    `value`: its name, and that of a vector, or of the one element, that a thread has of it. `updated`: an
+    `value`: its name, and that of a vector, or of the one element, that a thread has of it. `has`: whether
+    the call has it; `there`: whether some wanted result is computed from it too. `updated`: an
     operand that is a result too, a state with its old and its new value. `span`: of an operand with some axes
-    of the row, the neighbours in a row that share an element. `once`: each row has elements of its own.
+    of the row, the neighbours in a row that share an element; `one`: whether all elements of a vector do.
+    `once`: each row has elements of its own.
     `repacked`: its vectors stay packed from one pass to the next.
     `shelved`: some of each thread's vectors lie in shared memory.
     `in_pieces`: its rows lie in several pieces. `single`: all vectors that a thread has of it are the same.
@@ -29,7 +31,8 @@ class Access:
     operand: Operand
     value: str
     offset: str
-    flag: str = ""
+    has: bool = True
+    there: bool = True
     missing: str = "0.f"
     wanted_by: tuple[str, ...] = ()
     walks: bool = False
@@ -45,6 +48,7 @@ class Access:
     repacked: bool = False
     updated: bool = False
     span: str = ""
+    one: bool = False
     part: str = ""
     tags: bool = False
 
@@ -67,11 +71,6 @@ class Access:
         return f"{self.value}_image"
 
     @property
-    def present(self) -> str:
-        """A factor: what is absent has no place in shared memory."""
-        return f"{self.flag} * " if self.flag else ""
-
-    @property
     def load(self) -> str:
         """What a row has of it, or element `i` of the vector at `column`."""
         return self.loaded(f"{self.pointer}{self.offset}")
@@ -85,19 +84,9 @@ class Access:
         return f"{self.pointer} + ({offset})"
 
     @property
-    def one(self) -> str:
-        """The constant that says whether a vector of the row needs one element of the operand only."""
-        return f"ONE_{self.value.upper()}"
-
-    @property
-    def each(self) -> str:
-        """The constant that says how many elements of the operand a vector of the row needs."""
-        return f"EACH_{self.value.upper()}"
-
-    @property
     def held(self) -> str:
         """That of element `i` of a vector, where they are held."""
-        return f"{self.value}_parts[item * {self.each} + i % {self.each}]"
+        return f"{self.value}_parts[{'item' if self.one else 'item * VEC + i'}]"
 
     @property
     def load_part(self) -> str:
@@ -106,9 +95,10 @@ class Access:
 
     def loaded(self, address: str) -> str:
         """The value at an address, or what stands for it where the operand is absent."""
+        if not self.there:
+            return self.missing
         text = f"{'load_state' if self.updated else 'load_scalar'}({address})"
-        condition = " && ".join(filter(None, (self.flag, self.reader)))
-        return f"{condition} ? {text} : {self.missing}" if condition else text
+        return f"{self.reader} ? {text} : {self.missing}" if self.reader else text
 
     def record(self) -> OperandRecord:
         o = self.operand
@@ -121,14 +111,15 @@ def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
     for v in vectors:
         v.pipeline_offset = offset
         size = f"{items} * VEC * THREADS * int(sizeof({v.type}))"
-        offset += f" + {v.present}" + (f"({size} + {spare})" if spare else size)
+        if v.there:
+            offset += f" + {size} + {spare}" if spare else f" + {size}"
 
 
 @dataclass
 class ColumnText:
     """An accumulator over rows in the text.
 
-    `label`: its name in the record. `flag`: whether any result wants it. `by_place`: whether a thread has a
+    `label`: its name in the record. `by_place`: whether a thread has a
     value for each element of a vector, the same of all its vectors: it adds up pieces of rows. `result`: how
     that which it is in the end is stored, where the kernel of the rows may do so itself.
     """
@@ -136,7 +127,6 @@ class ColumnText:
     column: Column
     name: str
     partial: str
-    flag: str
     wanted_by: tuple[str, ...]
     by_place: bool = False
     result: Mapping[str, object] | None = None
@@ -196,7 +186,7 @@ class ColumnText:
     def element(self, value: str, stored: bool = False, beyond: str = "") -> str:
         """The statement that takes in element `i` of a vector, or what a thread has found of a row. `beyond`:
         the condition that there is no such element, where vectors may have fewer."""
-        guard = f"if ({self.flag} && live) "
+        guard = "if (live) "
         if self.part:
             return guard + taken(self.op, f"{self.name}[{'i' if self.by_place else 'item'}]", value)
         match self.op, self.wide, stored:
@@ -221,12 +211,11 @@ class ColumnText:
         runs = f"put_runs<Layout, RUN, VEC, {span}, LENGTH, ITEMS>"
         own = f"{self.name}[i]"
         put = f"{runs}({self.partial}, rows, row, lane, live, [&](int i) {{ return {value or own}; }});"
-        added = [] if value else [f"if constexpr ({self.flag}) add_runs<RUN>({self.name});"]
-        return [*added, f"if constexpr ({self.flag}) {put}"]
+        return [put] if value else [f"add_runs<RUN>({self.name});", put]
 
     def row(self, value: str) -> str:
         """The statement that takes in a value of the row."""
-        guard = f"if ({self.flag} && live && lane == 0) "
+        guard = "if (live && lane == 0) "
         if self.op == "moments":
             return f"{guard}{self.name}.add({{{value}}});"
         return guard + taken(self.op, f"{self.name}[0]", value)

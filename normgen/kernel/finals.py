@@ -27,22 +27,26 @@ def second_stage_form(text: KernelText, several: bool = False) -> FormRecord:
     """The text of the kernel that combines the partials of accumulators. `several`: MEMBERS blocks have one
     number, of which each leaves its own value of an accumulator that has one for all elements."""
     plan = text.plan
-    groups = [finals_view(text, group, several) for group in final_groups(plan)]
-    sums = all(c.op == "sum" for c in text.columns)
-    kernel = {
-        "formulas": formulas_of(text.wording.formulas, {r.tensor.name for r in plan.finals}),
-        "flags": text.flags(text.final_reads),
-        "groups": groups,
-        "does": "Adds" if sums else "Combines",
-        "alone": all(len(group["stores"]) == 1 for group in groups),
-        "scratch": any(c.op != "moments" for c in text.columns),
-        "merged": any(c.op == "moments" for c in text.columns),
-    }
     used = [r.expr for r in plan.finals]
     own = () if plan.part else (Parameter("blocks"),)
     tensors = [*text.final_reads, *map(text.result, plan.finals)]
     parameters = row_parameters(text, used, own, tensors, final=True)
-    return form_record(text, "second_stage", "shared/second_stage", kernel, parameters)
+    return form_record(
+        text, "second_stage", "shared/second_stage", partial(_second_stage, several=several), parameters
+    )
+
+
+def _second_stage(text: KernelText, several: bool) -> Context:
+    plan, every = text.plan, final_groups(text.plan)
+    wanted = [tuple(r for r in group if text.wants[r.tensor.name]) for group in every]
+    return {
+        "formulas": formulas_of(text.wording.formulas, {r.tensor.name for r in plan.finals}),
+        "groups": [finals_view(text, group, several) if group else None for group in wanted],
+        "does": "Adds" if all(c.op == "sum" for c in text.accumulators) else "Combines",
+        "alone": all(len(group) == 1 for group in every),
+        "scratch": any(c.op != "moments" for c in text.columns),
+        "merged": any(c.op == "moments" for c in text.columns),
+    }
 
 
 def formulas_of(lines: Iterable[str], results: Collection[str]) -> list[str]:
@@ -69,15 +73,12 @@ def finals_view(text: KernelText, results: tuple[Result, ...], several: bool = F
     statements = [f"const float {a.value} = {a.loaded(address(a))};" for a in reads]
     statements += _shared(text, results, printer)
     writes = [(r, text.result(r)) for r in results]
-    stores = [store_of(text, a, printer.text(r.expr), address(a)) for r, a in writes]
-    flags = (c.flag for c in columns if c.wanted_by == wanted)
     return {
-        "want": next(flags, " || ".join(text.wants[name] for name in wanted)),
         "comment": ", ".join(wanted),
-        "columns": [{"text": c, "guarded": set(c.wanted_by) != set(wanted)} for c in columns],
+        "columns": columns,
         **_partials(plan, columns[0].column, several),
         "statements": statements,
-        "stores": [store | {"guard": "" if len(results) == 1 else store["want"]} for store in stores],
+        "stores": [store_of(text, a, printer.text(r.expr), address(a)) for r, a in writes],
     }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from normgen.cache import digest
 from normgen.cache_results import Late
@@ -20,6 +20,7 @@ from normgen.package.constants import Constants
 from normgen.package.kernels import IMAGE
 from normgen.package.operands import FormRecord, Parameter, axis_name
 
+T = TypeVar("T", bound=KernelText)
 Context = dict[str, Any]
 
 _STRINGS_AND_COMMENTS = re.compile(r'"(?:\\.|[^"\\])*"|//.*$')
@@ -27,23 +28,24 @@ _INDENT = "    "
 
 
 def form_record(
-    text: KernelText,
+    text: T,
     form: str,
     template: str,
-    kernel: Context,
+    view: Callable[[T], Context],
     parameters: tuple[Parameter, ...],
     entry: str = "",
 ) -> FormRecord:
-    """A form. `kernel` is the template's view of it; formulas and flags are added here. `entry`: the name of
-    its function, where that is not the kernel's and the form's."""
+    """A form. `view`: makes the template's view of it, from the text of a launch; formulas are added here.
+    `entry`: the name of its function, where that is not the kernel's and the form's."""
     entry = entry or f"{text.plan.name}_{form}"
-    common = {"formulas": text.wording.formulas, "flags": text.flags(text.reads)}
 
     def printed(given: Constants) -> str:
+        own = text.known(given)
+        kernel = {"formulas": text.wording.formulas} | view(own)
+        declared = [declare(own, p) for p in parameters]
         source = environment().get_template(f"{template}.cu.jinja")
-        declared = [declare(text, p) for p in parameters]
-        rendered = source.render(kernel=common | kernel, entry=entry, parameters=declared)
-        return text.names.text(tidy(rendered), parameters, text.ids, given)
+        rendered = source.render(kernel=kernel, entry=entry, parameters=declared)
+        return own.names.text(tidy(rendered), parameters, own.ids, given)
 
     key = f"{entry} {digest(*text.wording.formulas)[:16]}"
     return FormRecord(form, entry, parameters, Late(key, printed))
@@ -73,7 +75,8 @@ def tidy(text: str) -> str:
 
 def clear_form(text: KernelText) -> FormRecord:
     """The kernel that clears the words by which blocks meet."""
-    return form_record(text, "clear", "shared/clear", {}, (Parameter("words"), Parameter("count")))
+    own = (Parameter("words"), Parameter("count"))
+    return form_record(text, "clear", "shared/clear", lambda text: {}, own)
 
 
 def parameters_for(
@@ -99,7 +102,7 @@ def parameters_for(
     scalars = {n.name for n in nodes if isinstance(n, Scalar)}
     found = (
         *(Parameter("channel" if o.tensor.name == channel else "pointer", o.tensor.name) for o in operands),
-        *(Parameter("partial", c.label) for c in (text.columns if columns is None else columns)),
+        *(Parameter("partial", c.label) for c in (text.accumulators if columns is None else columns)),
         *(Parameter("stride", o.tensor.name, axis) for o in operands for axis in steps(o)),
         *(Parameter("size", axis=a) for a in (*axes, *sorted(wanted - set(axes))) if a in wanted),
         *(Parameter("scalar", a) for a in plan.scalars if a in scalars),
@@ -136,7 +139,6 @@ def store_of(text: KernelText, access: Access, value: str = "", address: str = "
     name = access.tensor
     return {
         "result": access.value,
-        "want": text.wants[name],
         "value": value or f"{access.value}_out",
         "type": access.type,
         "address": address or f"{access.pointer}{access.offset}",
@@ -165,7 +167,7 @@ def declare(text: KernelText, parameter: Parameter) -> str:
         case "channel":
             return f"const ChannelRecord* {text.ids[name]}_ptr"
         case "partial":
-            return f"float* {next(c.name for c in text.columns if c.label == name)}_partial"
+            return f"float* {next(c.name for c in text.accumulators if c.label == name)}_partial"
         case "stride":
             kind = "offset_t" if text.steps_far(parameter.axis) else "index_t"
             return f"{kind} {text.ids[name]}_stride_{axis_name(parameter.axis)}"

@@ -22,7 +22,7 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
     whole = {a.tensor: a for a in text.reads if a.operand.inner == plan.inner}
     values = {a.tensor: f"{a.value}[i]" if a.tensor in whole else a.value for a in text.reads}
     body = Body(text, (), values | dict(known))
-    body.finish(zip(plan.roots, text.writes, strict=False), text.columns)
+    body.finish(((result.expr, access) for result, access in text.results), text.columns)
     moving = [s for node, s in body.before if node.axes & set(text.walk)]
     return {
         "pieces": [],
@@ -30,9 +30,7 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
         "row_prologue": moving,
         "declarations": [s for c in text.columns for s in c.declared()],
         "vector_columns": [],
-        "row_columns": [
-            f"if ({c.flag} && live) {c.name}.end_row();" for c in text.columns if c.column.moments
-        ],
+        "row_columns": [f"if (live) {c.name}.end_row();" for c in text.columns if c.column.moments],
         "final": _results(text, whole, body.phases[-1]) | {"comments": body.heading(0)},
     }
 
@@ -50,7 +48,7 @@ def _results(text: KernelText, whole: Mapping[str, Access], phase: Phase) -> Con
         "unpacked": [],
         "late_parts": [],
         "statements": [*(_gather(gathered[n]) for n in phase.loads if n in gathered), *phase.statements],
-        "stores": [store_of(text, access) for access in text.writes],
+        "stores": [store_of(text, access) for _, access in text.results],
         "row_stores": [],
     }
 

@@ -1,10 +1,11 @@
-"""What a kernel's text calls things: identifiers, offsets, flags that say when an operand is there."""
+"""What a kernel's text calls things: identifiers and offsets; and which operands and results it has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeVar
 
 from normgen.diagnostics import Source
@@ -19,7 +20,8 @@ from normgen.kernel.names import Names
 from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import KernelPlan, Operand, operand_of
 from normgen.kernel.printer import Printer, literal
-from normgen.package.operands import axis_name, element_of
+from normgen.package.constants import Constants
+from normgen.package.operands import axis_name, element_of, there_key, wanted_key
 
 T = TypeVar("T", bound="KernelText")
 
@@ -46,10 +48,11 @@ class _Types(dict[str, str]):
 
 
 class KernelText:
-    """Identifiers, offsets and flags of one kernel, the same in all its forms.
+    """Identifiers and offsets of one kernel, the same in all its forms.
 
     `needs`: for each operand of the rows the results that it is read for, where the plan's expressions do not
     say that. `far`: where a row begins is an `offset_t`, which may have 64 bits where its number has 32.
+    `given`: the constants of a launch; without them every operand is there, and every result wanted.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class KernelText:
         wording: Wording,
         needs: Mapping[str, tuple[str, ...]] | None = None,
         far: bool = False,
+        given: Constants | None = None,
     ) -> None:
-        self.plan, self.wording, self.far = plan, wording, far
+        self.plan, self.wording, self.far, self._needs = plan, wording, far, needs
+        self.given = given
         self.names = Names()
         self.bindings = {b.expr: b for b in plan.bindings}
         self.walk = without(plan.kept, plan.segment)
@@ -68,14 +73,16 @@ class KernelText:
         self.ids = {n: self.names.take(n) for n in dict.fromkeys([*everything, *(t.name for t in targets)])}
         self.types = _Types(self.names, self.ids)
         self.scalars = {a: self.names.take(a) for a in plan.scalars}
-        self.wants = {t.name: f"WANT_{self.ids[t.name].upper()}" for t in targets}
+        self.wants = {t.name: self._is(wanted_key(t.name)) for t in targets}
         in_rows, in_finals = _row_needs(plan) if needs is None else needs, _final_needs(plan)
         self.reads = [self._access(o, in_rows[o.tensor.name]) for o in plan.operands]
         self.final_reads = [self._access(o, in_finals[o.tensor.name]) for o in plan.final_operands]
         self.writes = [self.result(r) for r in plan.results]
-        self.columns: list[ColumnText] = []
+        self.accumulators: list[ColumnText] = []
         for k, column in enumerate(plan.columns):
-            self.columns.append(self._column(k, column))
+            self.accumulators.append(self._column(k, column))
+        # those that some wanted result is made of
+        self.columns = [c for c in self.accumulators if self.any_wanted(c.wanted_by)]
 
     # -------------------------------------------------------------------------------------------- operands
 
@@ -120,12 +127,30 @@ class KernelText:
         access.span = self._span(operand)
         if operand.tensor.default is not None:
             access.missing = literal(operand.tensor.default)
-        every = len(access.wanted_by) == len(self.wants)
-        if self.optional(operand) and every:
-            access.flag = f"HAS_{self.ids[name].upper()}"
-        elif not every:
-            access.flag = f"READ_{self.ids[name].upper()}"
+        access.has = self._is(there_key(name)) or not self.optional(operand)
+        access.there = access.has and self.any_wanted(access.wanted_by)
         return access
+
+    def _is(self, key: str) -> bool:
+        """Whether a launch says so of a tensor, or of one that its text does not touch nothing."""
+        return self.given is None or bool(self.given.get(key, True))
+
+    def shares_vectors(self, span: str) -> bool:
+        """Whether so many neighbours are whole vectors of a launch: then a vector needs one element of what
+        they share."""
+        if self.given is None:
+            return True
+        return prod(int(self.given[name]) for name in span.split(" * ")) % int(self.given["VEC"]) == 0
+
+    def any_wanted(self, results: Iterable[str]) -> bool:
+        """Whether a launch wants one of these results."""
+        return any(self.wants[name] for name in results)
+
+    @property
+    def results(self) -> list[tuple[Result, Access]]:
+        """What a launch wants of what the rows have."""
+        found = zip(self.plan.results, self.writes, strict=True)
+        return [(result, access) for result, access in found if self.wants[access.tensor]]
 
     def element_of(self, access: Access, numbered: bool) -> str:
         """Where the element of an operand is whose index along each axis is known; `numbered`: along those of
@@ -153,37 +178,20 @@ class KernelText:
         if column.op == "moments" and isinstance(column.value, Load):
             stem = column.value.tensor
         name = f"{self.ids.get(stem, stem)}_{column.op}"
-        label = self.names.label(name, {*self.ids, *(c.label for c in self.columns)})
+        label = self.names.label(name, {*self.ids, *(c.label for c in self.accumulators)})
         if not own or column.op != "sum" or stem not in self.ids:  # or it is the only one of its name
             name = self.names.take(name)
-        flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
-        by_place = self.plan.adds_pieces
-        return ColumnText(column, name, f"{name}_partial", flag, wanted, by_place, label=label)
+        return ColumnText(column, name, f"{name}_partial", wanted, self.plan.adds_pieces, label=label)
 
     def _wanted_by(self, column: Column) -> tuple[str, ...]:
         """The results that are computed from an accumulator."""
         nodes = set(column.nodes)
         return tuple(f.tensor.name for f in self.plan.finals if nodes & set(walk(f.expr)))
 
-    def flags(self, reads: list[Access]) -> dict[str, str]:
-        """The constants that say when something is wanted or read, where that takes more than one result."""
-        shared = [c for c in self.columns if len(c.wanted_by) > 1]
-        out = {c.flag: " || ".join(self.wants[w] for w in c.wanted_by) for c in shared}
-        for access in reads:
-            if not access.flag.startswith("READ_"):
-                continue
-            wants = " || ".join(self.wants[w] for w in access.wanted_by)
-            if self.optional(access.operand):
-                wants = f"({wants})" if len(access.wanted_by) > 1 else wants
-                wants = f"HAS_{access.value.upper()} && {wants}"
-            out[access.flag] = wants
-        return out
-
-    def guard(self, level: Level) -> str:
-        """When the sums of a level are wanted, where that is not always."""
-        wanted = [self.wants[name] for name in self.plan.needing(level.sums)]
+    def needs_sums(self, level: Level) -> bool:
+        """Whether a launch wants the sums of a level."""
         merged = level.moments or level.exponentials
-        return "" if merged or len(wanted) == self.plan.wanted else " || ".join(wanted)
+        return bool(merged) or self.any_wanted(self.plan.needing(level.sums))
 
     # -------------------------------------------------------------------------------------------- shared
     # pieces
@@ -233,6 +241,12 @@ class KernelText:
         if binding := self.bindings.get(node):
             return binding.name
         return stem_of(self.names.wanted((names or {}).get(node, "")))
+
+    def known(self: T, given: Constants) -> T:
+        """The same for a launch with these constants."""
+        text = copy(self)
+        KernelText.__init__(text, self.plan, self.wording, self._needs, self.far, given)
+        return text
 
     def of_form(self: T) -> T:
         """The same identifiers for a form, which keeps operands in its own way."""

@@ -60,12 +60,12 @@ class OperandRecord:
     @property
     def there(self) -> str:
         """The constant that says whether the call has it."""
-        return f"HAS_ {self.tensor}"
+        return there_key(self.tensor)
 
     @property
     def wanted(self) -> str:
         """The constant that says whether the call wants it."""
-        return f"WANT_ {self.tensor}"
+        return wanted_key(self.tensor)
 
     @property
     def one(self) -> str:
@@ -76,6 +76,16 @@ class OperandRecord:
     def run(self) -> str:
         """The constant that says how many rows one access moves of it, where it lies the other way."""
         return f"VEC_ {self.tensor}"
+
+
+def there_key(tensor: str) -> str:
+    """Whether a call has a tensor, among the constants of a launch."""
+    return f"HAS_ {tensor}"
+
+
+def wanted_key(tensor: str) -> str:
+    """Whether a call wants a tensor, among the constants of a launch."""
+    return f"WANT_ {tensor}"
 
 
 def element_key(tensor: str) -> str:

@@ -17,7 +17,6 @@ using index_t = int;  // types of row numbers and strides, and of where rows beg
 // type of this operand's elements
 using x_t = __nv_bfloat16;
 using y_t = __nv_bfloat16;
-constexpr bool WANT_Y = true;  // whether the call wants this result
 
 // let e = exp(x - stop(max[C](x)))
 // save output y[B, C, H, W]: like x = e / sum[C](e)
@@ -146,9 +145,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
             for (int i = 0; i < VEC; ++i) {
                 y_out[i] = inv_sum_e[i] * exp_x_minus_max_x_2[item * VEC + i];  // softmax2d.norm:6
             }
-            if constexpr (WANT_Y && REALIGNED) {
+            if constexpr (REALIGNED) {
                 store_misaligned<LANES>(y_column + element * y_stride_C, pack<y_t>(y_out), span);
-            } else if (WANT_Y && live) {
+            } else if (live) {
                 store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
             }
         }

@@ -24,15 +24,7 @@ using x_t = __nv_bfloat16;
 using y_t = __nv_bfloat16;
 using mu_t = float;
 using rstd_t = float;
-// whether the call wants this result
-constexpr bool WANT_Y = true;
-constexpr bool WANT_MU = true;
-constexpr bool WANT_RSTD = true;
 
-[[maybe_unused]] constexpr bool WANT_T1 = WANT_Y;
-[[maybe_unused]] constexpr bool WANT_T2 = WANT_Y;
-[[maybe_unused]] constexpr bool WANT_T3 = WANT_Y;
-[[maybe_unused]] constexpr bool WANT_X_MOMENTS = WANT_T1 || WANT_T2 || WANT_T3 || WANT_MU || WANT_RSTD;
 // save mu[C]: f32 = sum[...](x) / size[...]
 // save rstd[C]: f32 = rsqrt(sum[...]((x - mu)^2) / size[...] + eps)
 // output y[..., C]: like x = (x - mu) * rstd
@@ -153,11 +145,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                             unpack(x_words[item], x);
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
-                                if (WANT_X_MOMENTS && live) x_moments.add(item * VEC + i, x[i]);
+                                if (live) x_moments.add(item * VEC + i, x[i]);
                             }
                         }
                     }
-                    if (WANT_X_MOMENTS && live) x_moments.end_row();
+                    if (live) x_moments.end_row();
                 }
             }
             if (EARLY + turn < SLOTS) {
@@ -203,11 +195,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                             unpack(x_words[item], x);
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
-                                if (WANT_X_MOMENTS && live) x_moments.add(item * VEC + i, x[i]);
+                                if (live) x_moments.add(item * VEC + i, x[i]);
                             }
                         }
                     }
-                    if (WANT_X_MOMENTS && live) x_moments.end_row();
+                    if (live) x_moments.end_row();
                 }
             }
             if (turn < PLACED - STAGES) {
@@ -258,19 +250,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
             const float rstd = rsqrtf(eps
                 + maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)), 0.f)
                 * (1.f / float(size_rest)));
-            if (WANT_T1) {
+            {
                 store_scalar<false>(t1_ptr + column, mu);
             }
-            if (WANT_T2) {
+            {
                 store_scalar<false>(t2_ptr + column, x_moments.centred * (1.f / float(size_rest)));
             }
-            if (WANT_T3) {
+            {
                 store_scalar<false>(t3_ptr + column, rstd);
             }
-            if (WANT_MU && home == 0) {
+            if (home == 0) {
                 store_scalar<false>(mu_ptr + column, mu);
             }
-            if (WANT_RSTD && home == 0) {
+            if (home == 0) {
                 store_scalar<false>(rstd_ptr + column, rstd);
             }
     });
@@ -337,14 +329,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                         for (int i = 0; i < VEC; ++i) {
                             y_out[i] = t3[i] * ((x[i] - t1[i]) - t2[i]);  // spec.norm:8
                         }
-                        if (WANT_Y && live) {
+                        if (live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                             if constexpr (REALIGNED) y_packed[item] = packed;
                             else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                         }
                     }
                 }
-                if constexpr (WANT_Y && REALIGNED) {
+                if constexpr (REALIGNED) {
                     Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
                 }
             }
@@ -397,14 +389,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                     for (int i = 0; i < VEC; ++i) {
                         y_out[i] = t3[i] * ((x[i] - t1[i]) - t2[i]);  // spec.norm:8
                     }
-                    if (WANT_Y && live) {
+                    if (live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (REALIGNED) y_packed[item] = packed;
                         else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_Y && REALIGNED) {
+            if constexpr (REALIGNED) {
                 Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
             }
         }

@@ -19,14 +19,12 @@ constexpr bool WHOLE = false;  // whether every thread has as many rows as the o
 // whether the kernel starts before the one ahead of it ends, and waits by itself
 constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
-constexpr bool HAS_DY = true;  // whether the call has this operand
 // type of this operand's elements
 using dy_t = __nv_bfloat16;
 using x_t = __nv_bfloat16;
 using mu_t = float;
 using rstd_t = float;
 using dx_t = __nv_bfloat16;
-constexpr bool WANT_DX = true;  // whether the call wants this result
 
 // gradient dx[..., C]: like x = rstd * (dy - rstd^2 * sum[...](dy * (x - mu)) * (x - mu) / size[...] -
 //     sum[...](dy) / size[...])
@@ -177,14 +175,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                             float mu[VEC];
                             unpack(mu_words[item], mu);
                             float dy[VEC];
-                            if constexpr (HAS_DY) unpack(dy_words[item], dy);
-                            else set_all(dy, 0.f);
+                            unpack(dy_words[item], dy);
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
                                 const float x_minus_mu = x[i] - mu[i];
-                                if (WANT_DX && live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
-                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
-                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
+                                if (live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
+                                if (live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                if (live) sum_dy[item * VEC + i] += dy[i];
                             }
                         }
                     }
@@ -237,14 +234,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                             float mu[VEC];
                             unpack(mu_words[item], mu);
                             float dy[VEC];
-                            if constexpr (HAS_DY) unpack(dy_words[item], dy);
-                            else set_all(dy, 0.f);
+                            unpack(dy_words[item], dy);
 #pragma unroll
                             for (int i = 0; i < VEC; ++i) {
                                 const float x_minus_mu = x[i] - mu[i];
-                                if (WANT_DX && live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
-                                if (WANT_DX && live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
-                                if (WANT_DX && live) sum_dy[item * VEC + i] += dy[i];
+                                if (live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
+                                if (live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                                if (live) sum_dy[item * VEC + i] += dy[i];
                             }
                         }
                     }
@@ -273,14 +269,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
         }
 
         // the sums of this slice
-        if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_x_minus_mu, team, lane);
-        if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH,
-                sum_dy_x_minus_mu, team, lane);
-        if constexpr (WANT_DX)
-            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_dy, team,
-                lane);
+        add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_x_minus_mu, team, lane);
+        add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH, sum_dy_x_minus_mu,
+            team, lane);
+        add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_dy, team, lane);
         exchange.publish([&](int k) { return own[k]; });
     } while (exchange.away);
     exchange.clear(exchange.depart());
@@ -348,8 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float dy[VEC];
-                        if constexpr (HAS_DY) unpack(dy_words[item], dy);
-                        else set_all(dy, 0.f);
+                        unpack(dy_words[item], dy);
                         float x[VEC];
                         unpack(x_words[item], x);
                         float mu[VEC];
@@ -360,14 +351,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                             dx_out[i] = factor_1[item * VEC + i] + factor_2[item * VEC + i] * dy[i]
                                 + factor_3[item * VEC + i] * (x[i] - mu[i]);
                         }
-                        if (WANT_DX && live) {
+                        if (live) {
                             const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                             if constexpr (REALIGNED) dx_packed[item] = packed;
                             else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                         }
                     }
                 }
-                if constexpr (WANT_DX && REALIGNED) {
+                if constexpr (REALIGNED) {
                     Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
                 }
             }
@@ -412,8 +403,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float dy[VEC];
-                    if constexpr (HAS_DY) unpack(dy_words[item], dy);
-                    else set_all(dy, 0.f);
+                    unpack(dy_words[item], dy);
                     float x[VEC];
                     unpack(x_words[item], x);
                     float mu[VEC];
@@ -424,14 +414,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                         dx_out[i] = factor_1[item * VEC + i] + factor_2[item * VEC + i] * dy[i]
                             + factor_3[item * VEC + i] * (x[i] - mu[i]);
                     }
-                    if (WANT_DX && live) {
+                    if (live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (REALIGNED) dx_packed[item] = packed;
                         else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_DX && REALIGNED) {
+            if constexpr (REALIGNED) {
                 Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
             }
         }

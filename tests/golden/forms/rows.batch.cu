@@ -24,10 +24,6 @@ using alpha_t = __nv_bfloat16;
 using w_t = __nv_bfloat16;
 using b_t = __nv_bfloat16;
 using y_t = __nv_bfloat16;
-// whether the call has this operand
-constexpr bool HAS_W = true;
-constexpr bool HAS_B = true;
-constexpr bool WANT_Y = true;  // whether the call wants this result
 
 // output y[..., D]: like x = w * tanh(alpha * x) + b
 //
@@ -76,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (HAS_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
     Vector<b_t, VEC> b_words[ITEMS];
@@ -84,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (HAS_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+            b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
     const float alpha = load_scalar(alpha_ptr);
@@ -103,11 +99,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float b[VEC];
-                        if constexpr (HAS_B) unpack(b_words[item], b);
-                        else set_all(b, 0.f);
+                        unpack(b_words[item], b);
                         float w[VEC];
-                        if constexpr (HAS_W) unpack(w_words[item], w);
-                        else set_all(w, 1.f);
+                        unpack(w_words[item], w);
                         float x[VEC];
                         unpack(x_words[item], x);
                         float y_out[VEC];
@@ -115,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
                         for (int i = 0; i < VEC; ++i) {
                             y_out[i] = b[i] + w[i] * tanhf(alpha * x[i]);  // dyt.norm:8
                         }
-                        if (WANT_Y && live) {
+                        if (live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                             if constexpr (REALIGNED) y_packed[item] = packed;
                             else
@@ -124,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
                         }
                     }
                 }
-                if constexpr (WANT_Y && REALIGNED) {
+                if constexpr (REALIGNED) {
                     Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
                 }
             }

@@ -24,12 +24,7 @@ using x_t = __nv_bfloat16;
 using w_t = __nv_bfloat16;
 using rstd_t = float;
 using y_t = __nv_bfloat16;
-constexpr bool HAS_W = true;  // whether the call has this operand
-// whether the call wants this result
-constexpr bool WANT_RSTD = true;
-constexpr bool WANT_Y = true;
 
-[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -105,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         if constexpr (LAST == 1) {
             // results
             constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0,
-                (REALIGNED ? 2 : 1) * (READ_W * int(sizeof(w_t)) + int(sizeof(x_t))));
+                (REALIGNED ? 2 : 1) * (int(sizeof(w_t)) + int(sizeof(x_t))));
             // where rows begin anywhere a warp stores together
             const int leader = REALIGNED ? lane - int(threadIdx.x) % 32 : lane;
 #pragma unroll 1
@@ -116,9 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 for (int k = 0; k < TOGETHER; ++k) {
                     const int item = first + k, column = (item * TEAM + lane) * VEC;
                     if (column >= LENGTH) continue;
-                    if constexpr (READ_W) {
-                        w_words[k] = Layout::load_aligned(w_ptr, column);
-                    }
+                    w_words[k] = Layout::load_aligned(w_ptr, column);
                     if constexpr (STAGED) {
                         x_words[k] = Layout::whole(Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item));
                     } else {
@@ -131,8 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                     if ((item * TEAM + leader) * VEC >= LENGTH) continue;
                     [[maybe_unused]] const bool live = !REALIGNED || column < LENGTH;
                     float w[VEC];
-                    if constexpr (READ_W) unpack(w_words[k], w);
-                    else set_all(w, 1.f);
+                    unpack(w_words[k], w);
                     float x[VEC];
                     unpack(Layout::cut_out(x_words[k], x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
                     float y_out[VEC];
@@ -140,13 +132,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                     for (int i = 0; i < VEC; ++i) {
                         y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                     }
-                    if constexpr (WANT_Y) {
-                        Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), column,
-                            pack<y_t>(y_out));
-                    }
+                    Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), column, pack<y_t>(y_out));
                 }
             }
-            if (WANT_RSTD && live && lane == 0) {
+            if (live && lane == 0) {
                 store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
             }
         }

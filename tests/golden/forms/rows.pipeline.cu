@@ -28,12 +28,7 @@ using x_t = __nv_bfloat16;
 using w_t = __nv_bfloat16;
 using rstd_t = float;
 using y_t = __nv_bfloat16;
-constexpr bool HAS_W = true;  // whether the call has this operand
-// whether the call wants this result
-constexpr bool WANT_RSTD = true;
-constexpr bool WANT_Y = true;
 
-[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -114,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            if constexpr (!LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
 
@@ -144,8 +139,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (Layout::has(item, lane, column)) {
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
-                if constexpr (RELOAD)
+                if constexpr (RELOAD) {
                     Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                }
                 unpack(x_words[item], x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -168,13 +164,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float w[VEC];
-                if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                if constexpr (READ_W) unpack(w_words[item], w);
-                else set_all(w, 1.f);
+                if constexpr (LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                unpack(w_words[item], w);
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
-                if constexpr (RELOAD)
+                if constexpr (RELOAD) {
                     Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                }
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float y_out[VEC];
@@ -182,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 for (int i = 0; i < VEC; ++i) {
                     y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                 }
-                if (WANT_Y && live) {
+                if (live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                     if constexpr (REALIGNED) y_packed[item] = packed;
                     else
@@ -191,10 +187,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 }
             }
         }
-        if constexpr (WANT_Y && REALIGNED) {
+        if constexpr (REALIGNED) {
             Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
         }
-        if (WANT_RSTD && live && lane == 0) {
+        if (live && lane == 0) {
             store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         }
         if constexpr (RELOAD) {

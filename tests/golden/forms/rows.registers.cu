@@ -25,12 +25,7 @@ using x_t = __nv_bfloat16;
 using w_t = __nv_bfloat16;
 using rstd_t = float;
 using y_t = __nv_bfloat16;
-constexpr bool HAS_W = true;  // whether the call has this operand
-// whether the call wants this result
-constexpr bool WANT_RSTD = true;
-constexpr bool WANT_Y = true;
 
-[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -76,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            if constexpr (!LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
     if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
@@ -112,8 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
     // no load may pass a store: what rows share is loaded for some vectors together
     constexpr int TOGETHER = LATE
-        ? vectors_together<THREADS, MIN_BLOCKS, VEC, ITEMS>(ITEMS * (int(sizeof(x_t))),
-        READ_W * int(sizeof(w_t))) : ITEMS;
+        ? vectors_together<THREADS, MIN_BLOCKS, VEC, ITEMS>(ITEMS * (int(sizeof(x_t))), int(sizeof(w_t)))
+        : ITEMS;
 #pragma unroll
     for (int first = 0; first < ITEMS; first += TOGETHER) {
         const int end = first + TOGETHER < ITEMS ? first + TOGETHER : ITEMS;
@@ -121,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         for (int item = first; item < end; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                if constexpr (LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             }
         }
 #pragma unroll
@@ -129,8 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float w[VEC];
-                if constexpr (READ_W) unpack(w_words[item], w);
-                else set_all(w, 1.f);
+                unpack(w_words[item], w);
                 float x[VEC];
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
@@ -139,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 for (int i = 0; i < VEC; ++i) {
                     y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                 }
-                if (WANT_Y && live) {
+                if (live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                     if constexpr (REALIGNED) y_packed[item] = packed;
                     else
@@ -149,10 +143,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             }
         }
     }
-    if constexpr (WANT_Y && REALIGNED) {
+    if constexpr (REALIGNED) {
         Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
     }
-    if (WANT_RSTD && live && lane == 0) {
+    if (live && lane == 0) {
         store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
     programmatic_launch<PROGRAMMATIC>();

@@ -22,12 +22,7 @@ using x_t = __nv_bfloat16;
 using w_t = __nv_bfloat16;
 using rstd_t = float;
 using y_t = __nv_bfloat16;
-constexpr bool HAS_W = true;  // whether the call has this operand
-// whether the call wants this result
-constexpr bool WANT_RSTD = true;
-constexpr bool WANT_Y = true;
 
-[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
@@ -73,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            if constexpr (!LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
 
@@ -114,9 +109,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             float w[VEC];
-            if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) unpack(w_words[item], w);
-            else set_all(w, 1.f);
+            if constexpr (LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            unpack(w_words[item], w);
             float x[VEC];
             keep_packed(x_words[item]);
             unpack(x_words[item], x);
@@ -125,20 +119,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             for (int i = 0; i < VEC; ++i) {
                 y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
-            if constexpr (WANT_Y) {
+            {
                 Rows::write(y_row_tile + team * LENGTH + column, pack<y_t>(y_out));
             }
         }
     }
-    if (WANT_RSTD && live && lane == 0) {
+    if (live && lane == 0) {
         store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
 
     __syncthreads();  // what lanes left is stored by others
     {
         const index_t row = first;
-        if constexpr (WANT_Y)
-            Rows::empty(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_row_tile, elements);
+        Rows::empty(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_row_tile, elements);
     }
     programmatic_launch<PROGRAMMATIC>();
 }

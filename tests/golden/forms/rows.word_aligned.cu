@@ -21,9 +21,6 @@ constexpr bool PROGRAMMATIC = false;
 using index_t = int;
 using offset_t = int;
 constexpr int size_D = 1023;  // length of D
-// whether the call has this operand
-constexpr bool HAS_DY = true;
-constexpr bool HAS_W = true;
 // type of this operand's elements
 using dy_t = __nv_bfloat16;
 using x_t = __nv_bfloat16;
@@ -31,11 +28,7 @@ using w_t = __nv_bfloat16;
 using rstd_t = float;
 using dx_t = __nv_bfloat16;
 using dw_t = __nv_bfloat16;
-// whether the call wants this result
-constexpr bool WANT_DX = true;
-constexpr bool WANT_DW = true;
 
-[[maybe_unused]] constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
@@ -71,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     using dy_pipeline_t = WordAlignedPipeline<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const dy_pipeline = smem;
     using x_pipeline_t = WordAlignedPipeline<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
-    unsigned char* const x_pipeline = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
+    unsigned char* const x_pipeline = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE;
 
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
@@ -83,13 +76,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY)
-                dy_pipeline_t::fill(dy_pipeline, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest),
-                    lane, row + 1 == rows);
+            dy_pipeline_t::fill(dy_pipeline, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
+                row + 1 == rows);
             x_pipeline_t::fill(x_pipeline, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
                 row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
-            if constexpr (HAS_DY) dy_pipeline_t::clear(dy_pipeline, stage);
+            dy_pipeline_t::clear(dy_pipeline, stage);
             x_pipeline_t::clear(x_pipeline, stage);
         }
         async_commit();
@@ -124,8 +116,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) w_word_aligned[item] = WordAligned::load(w_ptr, item, lane, misalignment);
+            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            w_word_aligned[item] = WordAligned::load(w_ptr, item, lane, misalignment);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -148,13 +140,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float w[VEC];
-                    if constexpr (READ_W) unpack(w_words[item], w);
-                    else set_all(w, 1.f);
+                    unpack(w_words[item], w);
                     float dy[VEC];
-                    if constexpr (HAS_DY)
-                        unpack(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
-                            misalignment_bits), dy);
-                    else set_all(dy, 0.f);
+                    unpack(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
+                        misalignment_bits), dy);
                     float x[VEC];
                     unpack(x_pipeline_t::template cut<PARTS>(x_pipeline, stage, item, lane,
                         misalignment_bits), x);
@@ -166,8 +155,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 }
             }
         };
-        if constexpr (WANT_DX) by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
-        if constexpr (WANT_DX) Team<Sum>::reduce(exchange, side, sum_w_dy_x);
+        by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
+        Team<Sum>::reduce(exchange, side, sum_w_dy_x);
         const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
@@ -175,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             // all vectors are cut out of the row's first word; in larger groups the exchange ensures it
             __syncwarp();
         }
-        if constexpr (HAS_DY) dy_pipeline_t::join(dy_pipeline, stage, lane, misalignment);
+        dy_pipeline_t::join(dy_pipeline, stage, lane, misalignment);
         x_pipeline_t::join(x_pipeline, stage, lane, misalignment);
         __syncwarp();
         // the first thread's word with both ends of the row
@@ -185,11 +174,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                if constexpr (HAS_DY) unpack(dy_pipeline_t::read(dy_pipeline, stage, item, lane), dy);
-                else set_all(dy, 0.f);
+                unpack(dy_pipeline_t::read(dy_pipeline, stage, item, lane), dy);
                 float w[VEC];
-                if constexpr (READ_W) unpack(w_word_aligned[item], w);
-                else set_all(w, 1.f);
+                unpack(w_word_aligned[item], w);
                 float x[VEC];
                 unpack(x_pipeline_t::read(x_pipeline, stage, item, lane), x);
                 float dx_out[VEC];
@@ -197,9 +184,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 for (int i = 0; i < VEC; ++i) {
                     const float rstd_dy = rstd * dy[i];
                     dx_out[i] = w[i] * rstd_dy - mean_w_dy_x_rstd3 * x[i];
-                    if (WANT_DW && live) dw_sum[item * VEC + i] += rstd_dy * x[i];
+                    if (live) dw_sum[item * VEC + i] += rstd_dy * x[i];
                 }
-                if (WANT_DX && live) {
+                if (live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
                     WordAligned::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item,
@@ -207,10 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 }
             }
         }
-        if constexpr (WANT_DX) {
-            WordAligned::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
-                dy_pipeline_t::first_word(dy_pipeline, stage), lane, misalignment, live);
-        }
+        WordAligned::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
+            dy_pipeline_t::first_word(dy_pipeline, stage), lane, misalignment, live);
         fill_stage(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -218,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     // this block's partial of every column sum: its thread groups are added in order (where it has all rows,
     // that is the result)
     float* const gather = reinterpret_cast<float*>(smem);
-    if constexpr (WANT_DW) {
+    {
         float* const partial = dw_sum_partial + unit * partial_pitch(LENGTH);
         if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
 #pragma unroll

@@ -9,7 +9,6 @@ constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added
 // whether the kernel starts before the one ahead of it ends, and waits by itself
 constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
-constexpr bool WANT_DW = true;  // whether the call wants this result
 using dw_t = __nv_bfloat16;  // type of this operand's elements
 
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
@@ -29,25 +28,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
 
     // dw
     if (blockIdx.y == 0) {
-        if constexpr (WANT_DW) {
-            constexpr int WIDTH = LENGTH;
-            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
-            const index_t outer = tile / TILES;
-            // nothing beyond the last
-            const int first = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane * EACH % TILE;
-            const auto row_of = [&](index_t k) -> index_t {
-                return k;
-            };
-            float dw_sum_columns[EACH];
-            combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, dw_sum_partial, first,
-                index_t(blocks_per_segment), row_of, dw_sum_columns);
+        constexpr int WIDTH = LENGTH;
+        constexpr int TILES = (WIDTH + TILE - 1) / TILE;
+        const index_t outer = tile / TILES;
+        // nothing beyond the last
+        const int first = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane * EACH % TILE;
+        const auto row_of = [&](index_t k) -> index_t {
+            return k;
+        };
+        float dw_sum_columns[EACH];
+        combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, dw_sum_partial, first,
+            index_t(blocks_per_segment), row_of, dw_sum_columns);
 #pragma unroll
-            for (int i = 0; i < EACH; ++i) {
-                const int column = first + i;
-                if (warp % SHARES != 0 || lane >= TILE || column >= WIDTH) continue;
-                const float dw_sum = dw_sum_columns[i];
-                store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
-            }
+        for (int i = 0; i < EACH; ++i) {
+            const int column = first + i;
+            if (warp % SHARES != 0 || lane >= TILE || column >= WIDTH) continue;
+            const float dw_sum = dw_sum_columns[i];
+            store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
         }
     }
     programmatic_launch<PROGRAMMATIC>();

@@ -17,9 +17,6 @@ constexpr int size_N = 1;  // length of N
 using x_t = __nv_bfloat16;
 using y_t = __nv_bfloat16;
 using z_t = __nv_bfloat16;
-// whether the call wants this result
-constexpr bool WANT_Y = true;
-constexpr bool WANT_Z = true;
 constexpr int VEC_Z = 1;  // rows that one access moves of this operand
 
 constexpr index_t columns = index_t(size_N);
@@ -79,30 +76,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) turned_forward
                     y_out[i] = x[i] * 2.f;  // spec.norm:3
                     z_out[i] = x[i];  // spec.norm:4
                 }
-                if constexpr (WANT_Y) {
-                    put_part(y_packed[line], part, pack<y_t>(y_out));
-                }
-                if constexpr (WANT_Z) {
-                    put_part(z_packed[line], part, pack<z_t>(z_out));
-                }
+                put_part(y_packed[line], part, pack<y_t>(y_out));
+                put_part(z_packed[line], part, pack<z_t>(z_out));
             }
         }
 #pragma unroll
         for (int line = 0; line < PATCH; ++line) {
             const index_t row = first_row + down + line;
             if (row >= rows) break;
-            if constexpr (WANT_Y) {
-                store_vector(y_ptr + (row * y_stride_M + column), y_packed[line]);
-            }
+            store_vector(y_ptr + (row * y_stride_M + column), y_packed[line]);
         }
-        if constexpr (WANT_Z) {
-            z_tile_t::write_lines(z_tile, down, across, z_packed);
-        }
+        z_tile_t::write_lines(z_tile, down, across, z_packed);
     }
 
     // results of the other memory order: runs of rows
     __syncthreads();
-    if constexpr (WANT_Z) {
+    {
         constexpr int RUN = VEC_Z, RUNS = ROWS * COLUMNS / RUN;
 #pragma unroll 4
         for (int turn = 0; turn < (RUNS + THREADS - 1) / THREADS; ++turn) {

@@ -10,9 +10,6 @@ using index_t = int;  // types of row numbers and strides, and of where rows beg
 using x_t = __nv_bfloat16;
 using d_t = float;
 using y_t = __nv_bfloat16;
-// whether the call wants this result
-constexpr bool WANT_D = true;
-constexpr bool WANT_Y = true;
 
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) / 5 + k
 // output y[B, C, ...]: like x = x * d^-beta
@@ -76,10 +73,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) local_response_norm_forwar
         d_out[i] = k + sum_x2[i] * alpha_;  // local_response_norm.norm:10
         y_out[i] = x[i] * power_1[i];  // local_response_norm.norm:11
     }
-    if constexpr (WANT_D) {
+    {
         store_vector(d_ptr + at_B * d_stride_B + at_C * d_stride_C + at_rest, pack<d_t>(d_out));
     }
-    if constexpr (WANT_Y) {
+    {
         store_vector(y_ptr + at_B * y_stride_B + at_C * y_stride_C + at_rest, pack<y_t>(y_out));
     }
     programmatic_launch<PROGRAMMATIC>();

@@ -17,9 +17,6 @@ using index_t = int;  // types of row numbers and strides, and of where rows beg
 using x_t = __nv_bfloat16;
 using d_t = float;
 using y_t = __nv_bfloat16;
-// whether the call wants this result
-constexpr bool WANT_D = true;
-constexpr bool WANT_Y = true;
 
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) / 5 + k
 // output y[B, C, ...]: like x = x * d^-beta
@@ -130,10 +127,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) local_response
                     y_out[i] = x[i] * power_1[i];  // local_response_norm.norm:11
                 }
                 if (turn < results) {
-                    if constexpr (WANT_D) {
+                    {
                         store_vector(d_image + at, pack<d_t>(d_out));
                     }
-                    if constexpr (WANT_Y) {
+                    {
                         store_vector(y_image + at, pack<y_t>(y_out));
                     }
                 }

@@ -14,9 +14,6 @@ using index_t = int;  // types of row numbers and strides, and of where rows beg
 using x_t = __nv_bfloat16;
 using d_t = float;
 using y_t = __nv_bfloat16;
-// whether the call wants this result
-constexpr bool WANT_D = true;
-constexpr bool WANT_Y = true;
 
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) / 5 + k
 // output y[B, C, ...]: like x = x * d^-beta
@@ -63,8 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) local_response
     y_t* const y_image = whole_address(y_ptr + at_B * y_stride_B + begin);
 
     unsigned char* shared = smem;
-    StagedRows<WANT_D, d_t, CHUNK, THREADS, PLANE> d_rows(shared);
-    StagedRows<WANT_Y, y_t, CHUNK, THREADS, PLANE> y_rows(shared);
+    StagedRows<true, d_t, CHUNK, THREADS, PLANE> d_rows(shared);
+    StagedRows<true, y_t, CHUNK, THREADS, PLANE> y_rows(shared);
     Coming<true, x_t, CHUNK, PLANE> x_coming;
     // of a part, with those before that are looked at again
     float x[2 + PART] = {};
@@ -118,10 +115,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) local_response
                 d_out[i] = k + sum_x2[i] * alpha_;  // local_response_norm.norm:10
                 y_out[i] = x[i] * power_1[i];  // local_response_norm.norm:11
             }
-            if constexpr (WANT_D) {
+            {
                 d_rows.leave(turn, d_image + channel * PLANE, part, d_out);
             }
-            if constexpr (WANT_Y) {
+            {
                 y_rows.leave(turn, y_image + channel * PLANE, part, y_out);
             }
             ask(arriving + CHUNK, part);
@@ -130,10 +127,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) local_response
         }
         next();
         __syncthreads();
-        if constexpr (WANT_D) {
+        {
             d_rows.store(turn, d_image + channel * PLANE, from, to, count);
         }
-        if constexpr (WANT_Y) {
+        {
             y_rows.store(turn, y_image + channel * PLANE, from, to, count);
         }
     }

@@ -106,28 +106,29 @@ class ColumnsView:
 
     @property
     def arrays(self) -> int:
-        """How many values of each column the last pass needs. Known when the form's text is."""
+        """How many values of each column the last pass needs."""
+        self.context()  # which makes the statements
         text = "\n".join(self.body.phases[-1].statements)
         names = [*self.body.arrays, *(f"{a.value}[i]" for a in self.kinds["column"])]
         return sum(re.search(rf"\b{re.escape(name)}", text) is not None for name in names)
 
     def record(self, parameters: tuple[Parameter, ...]) -> FormRecord:
         """The form with its text."""
-        name = self.form.name
-        return form_record(self.text, name, f"columns/{name}", self.context(), parameters)
+        name, form = self.form.name, self.form
+        return form_record(
+            self.text, name, f"columns/{name}", lambda text: ColumnsView(text, form).context(), parameters
+        )
 
     def context(self) -> Context:
         """What the template prints."""
         text, body = self.text, self.body
-        results = list(zip(self.plan.results, text.writes, strict=True))
+        results = text.results
         stored = [(r.expr, a) for r, a in results if a.operand.inner]
         stores = [store_of(text, access, address=text.address(access)) for _, access in stored]
         column_stores = [self._column_store(r, a) for r, a in results if not a.operand.inner]
         whole = [c for c in text.columns if not body.rates.per_row(c.column.reduce.arg)]
         body.finish(stored, whole, self._accumulate)
-        column_sums = [
-            (c.flag, c.name, body.row_value(c.column.reduce.arg)) for c in text.columns if c not in whole
-        ]
+        column_sums = [(c.name, body.row_value(c.column.reduce.arg)) for c in text.columns if c not in whole]
         *levels, final = self._phases()
         vectors = self.kinds["vector"]
         lay_out(vectors, "ITEMS")
@@ -141,9 +142,9 @@ class ColumnsView:
             "grouped": bool(text.walked),
             "digits": text.group_digits,
             "pointers": [a for a in text.reads if a.offset],
-            "targets": [a for a in text.writes if a.offset],
+            "targets": [a for _, a in results if a.offset],
             "vectors": vectors,
-            "ahead": bool(self.form.holds and text.columns and vectors),
+            "ahead": bool(self.form.holds and text.accumulators and vectors),
             "per_column": self.kinds["column"],
             "gathered": [a for a in self.kinds["gather"] if not a.operand.inner],
             "scalars": self.kinds["scalar"],
@@ -151,6 +152,7 @@ class ColumnsView:
             "prologue": self._by_rate([statement for _, statement in body.before]),
             "levels": levels,
             "final": final | {"stores": stores, "column_stores": column_stores},
+            "persistent": bool(text.accumulators),
             "columns": text.columns,
             "column_sums": column_sums,
             "held": body.held,
@@ -188,9 +190,9 @@ class ColumnsView:
     def _accumulate(self, column: ColumnText, value: str) -> str:
         """A term of a sum over columns, for one element of one column."""
         if column.wide and not self.form.holds:
-            return f"if ({column.flag}) {column.name}_part += {value};"
+            return f"{column.name}_part += {value};"
         index = "[item]" if column.wide else ""
-        return f"{self._counted}if ({column.flag} && live) {column.name}{index} += {value};"
+        return f"{self._counted}if (live) {column.name}{index} += {value};"
 
     def _phases(self) -> list[Context]:
         phases = [self._phase(k, p) for k, p in enumerate(self.body.phases)]
@@ -214,7 +216,7 @@ class ColumnsView:
             "moments": self._moments(phase),
             "exponentials": self._exponentials(phase),
             "values": self._by_rate(phase.rows),
-            "guard": "" if level is None else self.text.guard(level),
+            "made": level is None or self.text.needs_sums(level),
         }
 
     def _moments(self, phase: Phase) -> Context | None:

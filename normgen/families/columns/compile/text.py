@@ -23,6 +23,7 @@ from normgen.kernel.group import Order, without
 from normgen.kernel.levels import Level
 from normgen.kernel.plan import Operand
 from normgen.kernel.text import KernelText, Wording, digit_of, digits_of
+from normgen.package.constants import Constants
 from normgen.package.operands import OperandRecord, Parameter, axis_name
 
 
@@ -51,10 +52,13 @@ class ColumnsBody(Body):
 class ColumnsText(KernelText):
     """Identifiers, addresses and flags of one kernel, the same in both its forms."""
 
-    def __init__(self, plan: ColumnsPlan, wording: Wording) -> None:
+    def __init__(self, plan: ColumnsPlan, wording: Wording, given: Constants | None = None) -> None:
         self.layout = plan
         self.walked = without(plan.outer, plan.parts.segment)
-        super().__init__(plan.parts, wording)
+        super().__init__(plan.parts, wording, given=given)
+
+    def known(self, given: Constants) -> ColumnsText:
+        return ColumnsText(self.layout, self.wording, given)
 
     # -------------------------------------------------------------------------------------------- operands
 

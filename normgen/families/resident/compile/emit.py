@@ -32,11 +32,15 @@ _OF_MOMENTS = 4  # values that moments are: pivot, residual, squares and count
 def emit_resident(plan: ResidentPlan, wording: Wording) -> ResidentRecord:
     """The record of a kernel with its text, that of the one which clears the words by which blocks meet, and
     that of the one which adds up what blocks leave of sums over segments."""
-    emitter = _Emitter(plan, wording)
-    text, whole = emitter.text, plan.whole
-    kind = ("resident", "resident/resident") if plan.moments else ("resident_sums", "resident/resident_sums")
-    kernel = emitter.moments() if plan.moments else emitter.sums()
-    own = form_record(text, *kind, kernel, emitter.parameters(), entry=plan.name)
+    text, whole = KernelText(plan.whole, wording, plan.needs), plan.whole
+    emitter = _Emitter(plan, text)
+    kind = "resident" if plan.moments else "resident_sums"
+
+    def view(text: KernelText) -> Context:
+        found = _Emitter(plan, text)
+        return found.moments() if plan.moments else found.sums()
+
+    own = form_record(text, kind, f"resident/{kind}", view, emitter.parameters(), entry=plan.name)
     finals = (second_stage_form(text),) if emitter.columns else ()
     return ResidentRecord(
         name=plan.name,
@@ -65,9 +69,9 @@ def emit_resident(plan: ResidentPlan, wording: Wording) -> ResidentRecord:
 class _Emitter:
     """The template's view of a kernel."""
 
-    def __init__(self, plan: ResidentPlan, wording: Wording) -> None:
+    def __init__(self, plan: ResidentPlan, text: KernelText) -> None:
         self.plan, self.whole = plan, plan.whole
-        self.text = text = KernelText(self.whole, wording, plan.needs)
+        self.text = text
         # accumulators of which blocks leave partials
         self.columns = [] if plan.moments else text.columns
         made = {r.tensor.name for r in plan.made}
@@ -80,6 +84,7 @@ class _Emitter:
         self.direct = {r.tensor.name for r in self.whole.results}
         for access in text.reads:
             self._settle(access)
+            access.one = bool(access.span) and text.shares_vectors(access.span)
         self.factors = {name: text.names.take(name.removeprefix("%")) for name, _ in plan.factors}
 
     def _read_finals(self) -> None:
@@ -95,9 +100,9 @@ class _Emitter:
         """What every result of the rows is computed from is read wherever it is there: a call that has this
         kernel wants all of them, and nothing else is done for the statistics alone."""
         if access in self.table:
-            access.flag = ""
-        elif access.flag.startswith("READ_") and self.direct <= set(access.wanted_by):
-            access.flag = f"HAS_{access.value.upper()}" if self.text.optional(access.operand) else ""
+            access.there = True
+        elif self.direct <= set(access.wanted_by):
+            access.there = access.has
 
     # -------------------------------------------------------------------------------------------- records
 
@@ -153,7 +158,6 @@ class _Emitter:
         return {
             "formulas": text.wording.formulas,
             "pieces": [],
-            "flags": text.flags(self.reads) | {a.one: f"{a.span} % VEC == 0" for a in parts},
             "digits": text.digits,
             "segment_digits": text.segment_digits,
             "bands": list(dict.fromkeys(pointers)) if self.plan.banded else [],
@@ -187,13 +191,12 @@ class _Emitter:
         text, whole = self.text, self.whole
         kernel = self._context(text.columns)
         view = text.viewed(replace(whole, bindings=self.plan.statistics.bindings), text.reads)
-        finals = finals_view(view, whole.finals)
+        handed_on = {a.tensor: text.any_wanted(a.wanted_by) for a in self.table}
+        wanted = tuple(r for r in whole.finals if (text.wants | handed_on)[r.tensor.name])
+        finals = finals_view(view, wanted)
         made = {r.tensor.name for r in self.plan.made}
-        leaves = [r.tensor.name not in made for r in whole.finals]  # by one block of each segment
-        wants = [(a, " || ".join(text.wants[n] for n in a.wanted_by)) for a in self.table]
-        handed_on = {text.wants[a.tensor]: value for a, value in wants}
+        leaves = [r.tensor.name not in made for r in wanted]  # by one block of each segment
         return kernel | {
-            "flags": handed_on | kernel["flags"],
             "column": text.columns[0],
             "group_digits": kernel["group_digits"] if self.plan.folded else [],
             "temporaries": [self._temporary(k, a) for k, a in enumerate(self.table)],
@@ -218,6 +221,8 @@ class _Emitter:
         text, plan = self.text, self.plan
         numbered = Numbered()
         sums = [self._sum(k, leaf, numbered) for k, leaf in enumerate(plan.sums)]
+        # (what results of the rows are made of is wanted: a call that has this kernel wants all of them)
+        wanted = [s for s in sums if text.any_wanted(self.direct & {*s.wanted_by} or s.wanted_by)]
         group = f"column / {self._fold}" if plan.folded else "column"
         made_loads = [load(r.tensor.name, r.tensor.axes) for r in plan.made]
         of_slice = {leaf: _at("columns", k, "LENGTH") for k, leaf in enumerate(plan.sums)}
@@ -227,18 +232,26 @@ class _Emitter:
         made = self._values([r.expr for r in (*plan.made, *plan.ends)], of_all)
         late = self._values([*plan.shares, *(value for _, value in plan.factors)], of_slice | table)
         made_texts, late_texts = iter(made["texts"]), iter(late["texts"])
-        return self._context(sums) | {
+        return self._context(wanted) | {
             "column_digits": digits_of(self.whole.inner, "column", always=True),
             "sums": sums,
-            "always": [bool(self.direct & set(s.wanted_by)) for s in sums],
+            "wanted": wanted,
             "left": len(plan.left),
             "folds": folds,
             "statements": made["statements"],
             "made": [{"name": r.tensor.name, "value": next(made_texts)} for r in plan.made],
             # (which the first block of a band stores)
-            "ends": [store_of(text, a, next(made_texts), self._address(a)) for a in self.ends],
+            "ends": [
+                store_of(text, access, value, self._address(access))
+                for access, value in zip(self.ends, made_texts, strict=True)
+                if text.wants[access.tensor]
+            ],
             "late": late["statements"],
-            "columns": [{"text": c, "value": next(late_texts)} for c in text.columns],
+            "columns": [
+                each
+                for each in [{"text": c, "value": next(late_texts)} for c in text.accumulators]
+                if each["text"] in text.columns
+            ],
             "factors": [{"name": name, "value": next(late_texts)} for name in self.factors.values()],
         }
 
@@ -247,10 +260,8 @@ class _Emitter:
         assert isinstance(leaf, Load)
         column = self.plan.statistics.columns[k]
         found = identifier(column.reduce, self.text.name_of)
-        wanted, name = self.plan.needs[leaf.tensor], self.text.names.take(numbered.of(found, "sum"))
-        flags = [self.text.wants[n] for n in wanted if n in self.direct][:1]
-        flag = " || ".join(flags or [self.text.wants[n] for n in wanted])
-        return ColumnText(column, name, "", flag, wanted)
+        name = self.text.names.take(numbered.of(found, "sum"))
+        return ColumnText(column, name, "", self.plan.needs[leaf.tensor])
 
     def _values(self, values: Iterable[Expr], known: dict[Expr, str]) -> Context:
         """Statements and texts of values of one column, or of one group, of which one thread computes each.

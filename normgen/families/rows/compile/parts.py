@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from normgen.ir.expr import Expr
 from normgen.kernel.access import ColumnText
 from normgen.kernel.plan import KernelPlan
-from normgen.kernel.text import factor, lengths_of
+from normgen.kernel.text import lengths_of
 
 
 class PartsText:
@@ -26,26 +26,27 @@ class PartsText:
     ) -> None:
         self._plan, self._late = plan, late
         self._columns = [c for c in columns if c.part]
-        # when each of them is wanted
-        self._sums = {
-            name: " || ".join(c.flag for c in self._columns if any(value is v for _, v in c.column.terms))
+        self._every = list(sums.values())
+        self._sums = [  # those that some wanted result is made of
+            name
             for value, name in sums.items()
-        }
+            if any(value is v for c in self._columns for _, v in c.column.terms)
+        ]
         # the accumulators that are none of them, nor made of them
-        self._own = {c.name: c.flag for c in self._columns if not c.column.terms}
+        self._own = [c.name for c in self._columns if not c.column.terms]
 
     @property
     def declared(self) -> list[str]:
         """Statements before the first pass over a row."""
         if not self._plan.adds_pieces:
-            return [f"float {name}[ITEMS] = {{}};" for name in self._sums]
+            return [f"float {name}[ITEMS] = {{}};" for name in self._every]
         return [
             f"using Places = PiecePlaces<Layout, TEAM, THREADS, VEC, {lengths_of(self._plan.part)}>;",
             *(
-                f"__shared__ __align__(16) float {name}_places[{factor(wanted)} ? THREADS * VEC : 1];"
-                for name, wanted in (self._sums | self._own).items()
+                f"__shared__ __align__(16) float {name}_places[THREADS * VEC];"
+                for name in self._sums + self._own
             ),
-            *(f"float {name}[VEC] = {{}};" for name in self._sums),
+            *(f"float {name}[VEC] = {{}};" for name in self._every),
         ]
 
     @property
@@ -64,25 +65,19 @@ class PartsText:
         inside = lengths_of(self._plan.inside)
         return late + [line for c in self._columns for line in c.left(inside, apart.get(c.name, ""))]
 
-    def _together(self, sums: Mapping[str, str]) -> list[str]:
+    def _together(self, sums: list[str]) -> list[str]:
         """Those by which threads add up what they have, or put it where their block does."""
         step = "Places::put({0}_places, {0})" if self._plan.adds_pieces else "add_runs<RUN>({0})"
-        return [f"if constexpr ({wanted}) {step.format(name)};" for name, wanted in sums.items()]
+        return [f"{step.format(name)};" for name in sums]
 
     def _left_of_pieces(self, apart: Mapping[str, str]) -> list[str]:
         found = {c.name: f"Places::total({c.name}_places, place)" for c in self._columns} | dict(apart)
         return [
-            f"if constexpr ({' || '.join(dict.fromkeys(c.flag for c in self._columns))}) {{",
-            "    __syncthreads();  // every thread has put what it has",
+            "__syncthreads();  // every thread has put what it has",
+            *(f"Places::add({name}_places);" for name in self._sums + self._own),
+            "__syncthreads();  // every share of them is added up",
             *(
-                f"    if constexpr ({wanted}) Places::add({name}_places);"
-                for name, wanted in (self._sums | self._own).items()
-            ),
-            "    __syncthreads();  // every share of them is added up",
-            *(
-                f"    if constexpr ({c.flag}) Places::leave({c.partial}, rows, row, lane, "
-                f"[&](int place) {{ return {found[c.name]}; }});"
+                f"Places::leave({c.partial}, rows, row, lane, [&](int place) {{ return {found[c.name]}; }});"
                 for c in self._columns
             ),
-            "}",
         ]

@@ -54,6 +54,7 @@ class RowsView:
         for access in self.vectors.values():
             access.at = "item"
         for access in self.parts:
+            access.one = self.text.shares_vectors(access.span)
             # (a slice is loaded once, and lies in one part of its row as a rule: each pass loads one element)
             access.at = "0" if self.form.slices else "item"
             access.part = f"{access.value}_part" if self.form.stored else f"{access.value}_parts[{access.at}]"
@@ -68,15 +69,17 @@ class RowsView:
         stored = {r.tensor.name for r in self.plan.results}
         assert not (self.form.launches and any(a.tensor in stored for a in self.text.reads))
         published = ("published",) if self.form.launches and self.body.levels else ()
-        context, own = self.context(), map(Parameter, ("rows", *self.form.own, *published))
-        name = self.form.name
+        own = map(Parameter, ("rows", *self.form.own, *published))
+        name, form = self.form.name, self.form
         tensors = (*self.text.reads, *self.text.writes, *self.finals)
         parameters = row_parameters(self.text, used, own, tensors)
-        return form_record(self.text, name, f"rows/{name}", context, parameters)
+        return form_record(
+            self.text, name, f"rows/{name}", lambda text: RowsView(text, form).context(), parameters
+        )
 
     def context(self) -> Context:
         body, text = self.body, self.text
-        results = list(zip(self.plan.results, text.writes, strict=True))
+        results = text.results
         stored = [(r.expr, a) for r, a in results if a.operand.inner]
         stores = [store_of(text, access) for _, access in stored]
         row_stores = [store_of(text, a, body.row_value(r.expr)) for r, a in results if not a.operand.inner]
@@ -90,7 +93,6 @@ class RowsView:
         moving = [s for node, s in body.before if self._walks(node)]
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
-            "flags": text.flags(text.reads) | self._ones(),
             "exchanged": max(body.exchanged, int(bool(narrow) and self.form.combines)),
             "channel": self._channel(),
             "narrow": narrow,
@@ -103,7 +105,7 @@ class RowsView:
             "holds_parts": self.holds_parts,
             "segment_digits": text.segment_digits,
             "streamed": streamed,
-            "slice_bytes": [f"{v.present}int(sizeof({v.type}))" for v in streamed],
+            "slice_bytes": [f"int(sizeof({v.type}))" for v in streamed if v.there],
             **self._operands(),
             "prologue": fixed + (moving if self.form.one_shot else []),
             "row_prologue": moving,
@@ -164,7 +166,7 @@ class RowsView:
         row_columns += [c.element(body.sums.largest_value(c.column, body.row_value), in_memory) for c in rows]
         declared = [s for c in self.text.columns if c not in parts for s in c.declared(in_memory)]
         moments = [c for c in of_elements if c.op == "moments"]
-        row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
+        row_columns += [f"if (live) {c.name}.end_row();" for c in moments if c.wide]
         return {
             "row_columns": row_columns + self.partial.left(apart),
             "declarations": declared + self.partial.declared,
@@ -214,11 +216,6 @@ class RowsView:
             "sizes": f"{max(n.rank for n in told) + 1}, {len(told[0].values)}",
         }
 
-    def _ones(self) -> dict[str, str]:
-        """Whether vectors need one element of each operand that some elements of a row share, where the
-        lengths are constants that say so."""
-        return {a.one: f"{a.span} % VEC == 0" for a in self.parts}
-
     def _streamed(self, phases: list[Context]) -> list[Access]:
         """The operands that pass through shared memory."""
         passes = {id(v): sum(v in p["vectors"] for p in phases) for v in self.vectors.values() if v.walks}
@@ -242,15 +239,16 @@ class RowsView:
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "after_vectors": [self.vectors[t] for t in phase.after_loads],
-            "guard": self._guard(k, phase),
+            "made": self._is_made(k, phase),
             # (what it adds up of parts of rows is wanted without its sums too)
             "parted": parted,
             "runs": self.partial.runs if parted else [],
         }
 
-    def _guard(self, k: int, phase: Phase) -> str:
-        """When a pass is made. (What is kept for later passes is computed in any case.)"""
-        return "" if k == len(self.body.levels) or phase.packed else self.text.guard(self.body.levels[k])
+    def _is_made(self, k: int, phase: Phase) -> bool:
+        """Whether a pass is made. (What is kept for later passes is computed in any case.)"""
+        last = k == len(self.body.levels)
+        return last or bool(phase.packed) or self.text.needs_sums(self.body.levels[k])
 
     def _is_whole(self, access: Access) -> bool:
         """Whether every vector lies in one element's share of the row, as where parts of it are summed."""
@@ -264,19 +262,15 @@ class RowsView:
         if access.span and self.holds_parts and not access.walks:
             text = access.held
         elif access.span:
-            text = f"({text})" if access.flag else text
-            text = f"{access.one} ? {access.part} : {text}"
+            text = f"({text})" if access.reader else text
+            text = access.part if access.one else text
         return f"const float {access.value} = {text};"
 
     @staticmethod
-    def _staged(earlier: list[Context], values: list[str]) -> dict[str, str]:
-        """For each operand, the condition that an earlier pass has put it into shared memory."""
-        out = {}
-        for value in values:
-            guards = [p["guard"] for p in earlier if value in [v.value for v in p["vectors"]]]
-            if guards:
-                out[value] = "true" if "" in guards else " || ".join(guards)
-        return out
+    def _staged(earlier: list[Context], values: list[str]) -> set[str]:
+        """The operands that an earlier pass has put into shared memory."""
+        made = {v.value for phase in earlier if phase["made"] for v in phase["vectors"]}
+        return made & {*values}
 
 
 def _of_row(number: str, offset: str) -> str:

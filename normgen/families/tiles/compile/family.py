@@ -14,6 +14,7 @@ from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
 from normgen.kernel.show import operand_lines
 from normgen.kernel.text import KernelText, Wording, digit_of, digits_of
+from normgen.package.constants import Constants
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import Parameter, axis_name
 
@@ -38,7 +39,7 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
             rows=plan.rows,
             reads=tuple(a.record() for a in text.reads),
             writes=tuple(a.record() for a in text.writes),
-            forms=(form_record(text, "tiles", "tiles/tiles", text.context(), parameters),),
+            forms=(form_record(text, "tiles", "tiles/tiles", TilesText.context, parameters),),
         )
 
     def show(self, plan: TilesPlan) -> str:
@@ -84,20 +85,22 @@ class TileAccess(Access):
 class TilesText(KernelText):
     """Identifiers, addresses and flags of one kernel, and the template's view of it."""
 
-    def __init__(self, plan: TilesPlan, wording: Wording) -> None:
-        super().__init__(plan.parts, wording)
+    def __init__(self, plan: TilesPlan, wording: Wording, given: Constants | None = None) -> None:
+        super().__init__(plan.parts, wording, given=given)
         self.tiles = plan
         self.inputs = [self._placed(a, o) for a, o in zip(self.reads, plan.operands, strict=True)]
         self.outputs = [self._placed(a, o) for a, o in zip(self.writes, plan.targets, strict=True)]
         self.reads, self.writes = [*self.inputs], [*self.outputs]
         for access in self.outputs:
-            access.flag = self.wants[access.tensor]
+            access.there = self.wants[access.tensor]
             access.accumulates = access.tensor in wording.accumulated
         room = ""
         for access in self._turned(self.inputs) + self._turned(self.outputs):
             access.room = room
-            size = f"{access.value}_tile_t::BYTES"
-            room += f" + ({access.flag} ? {size} : 0)" if access.flag else f" + {size}"
+            room += f" + {access.value}_tile_t::BYTES" if access.there else ""
+
+    def known(self, given: Constants) -> TilesText:
+        return TilesText(self.tiles, self.wording, given)
 
     # -------------------------------------------------------------------------------------------- operands
 
@@ -106,7 +109,8 @@ class TilesText(KernelText):
         terms = [f" + {self._index(a, operand)} * {own}_stride_{axis_name(a)}" for a in operand.kept]
         run = {plan.rows: " + row", plan.columns: " + column"}.get(operand.inner, "")
         offset = "".join(terms) + run
-        return TileAccess(operand, own, offset, access.flag, access.missing, access.wanted_by)
+        there = access.has, access.there
+        return TileAccess(operand, own, offset, *there, access.missing, access.wanted_by)
 
     def _index(self, axis: str, operand: Operand) -> str:
         """The index along an axis: one of several that a number was taken apart into, or that number."""
@@ -137,6 +141,7 @@ class TilesText(KernelText):
         row_scalars, block_scalars = self._divided(scalars, plan.rows)
         lines, common = self._divided(self._straight(self.inputs), plan.rows)
         body, statements = self._body()
+        wanted = [access for access in self.outputs if access.there]
         row_values = [(s, not node.axes.isdisjoint(plan.rows)) for node, s in body.before]
         return {
             "width": " * ".join(f"index_t(size_{axis_name(a)})" for a in plan.columns),
@@ -144,8 +149,8 @@ class TilesText(KernelText):
             "row_digits": digits_of(plan.rows, "row"),
             "column_digits": digits_of(plan.columns, "column"),
             "turned_reads": self._turned(self.inputs),
-            "turned_writes": self._turned(self.outputs),
-            "straight_writes": self._straight(self.outputs),
+            "turned_writes": self._turned(wanted),
+            "straight_writes": self._straight(wanted),
             "lines": lines,
             "common": common,
             "gathers": gathers,
@@ -162,7 +167,7 @@ class TilesText(KernelText):
         values |= {a.tensor: f"{a.value}[i]" for a in self._straight(self.inputs)}
         body = Body(self, (), values)
         stored = zip(self.plan.roots, self.outputs, strict=True)
-        body.finish(stored)
+        body.finish((root, access) for root, access in stored if access.there)
         return body, body.phases[-1].statements
 
 

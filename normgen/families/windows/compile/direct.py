@@ -82,8 +82,8 @@ class Direct(View):
         how, step = "fetch", ""
         if not self._adjacent(operand):
             how, step = "fetch_apart", f" {access.value}_stride_{axis_name(inner)},"
-        present, missing = access.flag or "true", access.missing
-        call = f"{how}<{present}>({access.value}, {address},{step} {missing});"
+        there = str(access.there).lower()
+        call = f"{how}<{there}>({access.value}, {address},{step} {access.missing});"
         return [f"float {access.value}[VEC];", call]
 
 

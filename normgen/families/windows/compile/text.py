@@ -31,6 +31,7 @@ from normgen.kernel.naming import named_values
 from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
 from normgen.kernel.text import KernelText, Wording
+from normgen.package.constants import Constants
 from normgen.package.operands import FormRecord, Parameter, axis_name
 
 
@@ -53,8 +54,8 @@ class WindowsText(KernelText):
     of the last sums.
     """
 
-    def __init__(self, plan: WindowsPlan, wording: Wording) -> None:
-        super().__init__(plan.parts, wording)
+    def __init__(self, plan: WindowsPlan, wording: Wording, given: Constants | None = None) -> None:
+        super().__init__(plan.parts, wording, given=given)
         self.windows = plan
         self.reads = [replace(a, operand=o) for a, o in zip(self.reads, plan.operands, strict=True)]
         self.writes = [
@@ -73,6 +74,9 @@ class WindowsText(KernelText):
         self._named = {n: self._value(n, n, "value") for n in self.bindings if n not in known}
         early = _early(plan) if plan.walks else []
         self.early = {node: self._scope.take(f"early_{k}") for k, node in enumerate(early, 1)}
+
+    def known(self, given: Constants) -> WindowsText:
+        return WindowsText(self.windows, self.wording, given)
 
     def _value(self, node: Expr, value: Expr, otherwise: str) -> str:
         """The user's name for a value, which the result of that name claims first, or another. `value`: what
@@ -215,15 +219,20 @@ class View:
         used = [*plan.roots, *(value for _, value in plan.constants)]
         own = [Parameter("count", count) for count in counts]
         parameters = parameters_for(self.text, self.strides, used, self.sizes(), own)
-        context = self.context() | {"constants": self.text.constant_lines()}
-        return form_record(self.text, name, f"windows/{name}", context, parameters)
+        return form_record(self.text, name, f"windows/{name}", type(self).of, parameters)
+
+    @classmethod
+    def of(cls, text: WindowsText) -> Context:
+        """What the template prints for a launch."""
+        return cls(text).context() | {"constants": text.constant_lines()}
 
     def final(self, printer: Printer) -> Context:
         """The statements that compute the results, and their stores."""
         text, roots = self.text, self.plan.roots
         raised, statements, values = text.passes(roots, printer, self.element)
-        stores = [store_of(text, a, address=self.address(a)) for a in self.writes]
-        for store, root, value in zip(stores, roots, values, strict=True):
+        found = [each for each in zip(self.writes, roots, values, strict=True) if text.wants[each[0].tensor]]
+        stores = [store_of(text, access, address=self.address(access)) for access, _, _ in found]
+        for store, (_, root, value) in zip(stores, found, strict=True):
             statements.append(f"{store['value']}[i] = {value};{text.comment(root)}")
         return {"raised": raised, "statements": statements, "stores": stores}
 

@@ -265,15 +265,10 @@ template <int WARPS> __device__ __forceinline__ float block_total(float (&scratc
     return total;
 }
 
-// The values of an operand that has one per column; `missing` stands for those of an absent one.
-template <bool PRESENT, class T, int N>
-__device__ __forceinline__ void load_columns(const T* address, float missing, float (&values)[N]) {
-    if constexpr (PRESENT) {
-        unpack(load_vector<N>(address), values);
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[i] = missing;
-    }
+// The values of an operand that has one per column.
+template <class T, int N>
+__device__ __forceinline__ void load_columns(const T* address, float (&values)[N]) {
+    unpack(load_vector<N>(address), values);
 }
 
 template <int N> __device__ __forceinline__ void copy_columns(const float (&from)[N], float (&to)[N]) {

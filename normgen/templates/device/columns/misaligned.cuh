@@ -149,11 +149,10 @@ __device__ __forceinline__ void store_misaligned(
 }
 
 // Values that each column has one of.
-template <bool PRESENT, class T, int N>
-__device__ __forceinline__ void load_some_columns(
-    const T* address, float missing, float (&values)[N], int count) {
+template <class T, int N>
+__device__ __forceinline__ void load_some_columns(const T* address, float (&values)[N], int count) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = PRESENT && i < count ? to_float(address[i]) : missing;
+    for (int i = 0; i < N; ++i) values[i] = i < count ? to_float(address[i]) : 0.f;
 }
 template <class T, int N>
 __device__ __forceinline__ void store_some_columns(T* address, const float (&values)[N], int count) {
