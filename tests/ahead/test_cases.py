@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from normgen.ahead.cases import Cases
+from normgen.launching.launch import LaunchPlan
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
 from tests.ahead.shapes import case_of, package, shaped
@@ -38,6 +39,11 @@ def known(
     return shaped(package(spec, **dict(attrs)), name, dict(lengths))
 
 
+def printed(plan: LaunchPlan) -> LaunchPlan:
+    """A plan with texts as they are."""
+    return replace(plan, launches=tuple(replace(each, text=each.source) for each in plan.launches))
+
+
 @pytest.mark.parametrize(("spec", "attrs", "lengths"), SHAPES, ids=[each[0] for each in SHAPES])
 @pytest.mark.parametrize("name", ["forward", "backward"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
@@ -56,7 +62,8 @@ def test_cases_launch_what_planning_launches(
     if found is None:
         return
     binding = bind_sizes(cases.direction, cases.sizes | sizes, cases.dtype).binding
-    assert found.at(sizes) == plan_launches(cases.direction.record, binding, cases.device, cases.strategy)
+    planned = plan_launches(cases.direction.record, binding, cases.device, cases.strategy)
+    assert printed(found.at(sizes)) == printed(planned)
 
 
 def test_most_calls_are_in_a_case() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from normgen import bundled
-from normgen.ahead.forms import ARCH, DTYPE, LENGTHS, forms_table, lengths_taken
+from normgen.ahead.forms import ARCH, DTYPE, LENGTHS, forms_table, launches_taken
 from normgen.families import NAMES as FAMILIES
 from normgen.families import half
 from normgen.launching.machine import usual_machine
@@ -55,5 +55,5 @@ def test_every_form_is_in_the_table_with_what_it_is_for() -> None:
 def test_each_length_is_taken_by_something() -> None:
     package = packaged("softmax")
     for direction in filter(None, directions(package)):
-        found = lengths_taken(package, direction).values()
+        found = launches_taken(package, direction).values()
         assert {length for lengths in found for length in lengths} == {*LENGTHS}

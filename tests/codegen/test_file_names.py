@@ -49,9 +49,12 @@ def code(text: str) -> str:
 
 
 def python_code(text: str) -> str:
-    """What Python sees, with the kernels' texts in it as a C compiler sees them."""
+    """What Python sees, with the kernels' texts in it as a C compiler sees them, and any name of the file."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            named = {key.value: value for key, value in zip(node.keys, node.values, strict=True)}
+            named.get("file", ast.Constant("")).value = ""
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != SPEC:
             node.value = code(node.value)
     return ast.dump(tree)

@@ -12,7 +12,6 @@ import pytest
 from normgen.cli.sizes import usual_sizes
 from normgen.devices.cuda.compile import compile_text
 from normgen.kernel import templates
-from normgen.launching.call import Call
 from normgen.launching.launch import Launch
 from normgen.launching.machine import Machine
 from normgen.package.direction import directions
@@ -20,7 +19,7 @@ from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import alternatives
-from tests.codegen.norms import H200, bound, packaged, source_of, usual_launches, with_source
+from tests.codegen.norms import H200, packaged, source_of
 from tests.sampling import sampled
 
 ABLE = replace(H200, programmatic=True)
@@ -83,18 +82,6 @@ def test_only_what_a_text_writes_alone_is_restricted(name: str) -> None:
                 for parameter, text in zip(form.parameters, declared, strict=True):
                     restricted = parameter.kind == "pointer" and parameter.name in results
                     assert ("__restrict__" in text) == restricted, (form.entry, text)
-
-
-def test_a_text_without_waits_starts_when_the_one_before_has_ended() -> None:
-    package = packaged("layernorm")
-    (kernel,) = package.forward.strategies[0].kernels
-    form = next(f for f in kernel.forms if f.form == "registers")
-    without = with_source(form, re.sub(r"(?m)^.*PROGRAMMATIC.*\n", "", source_of(form)))
-    call = Call(bound(package.forward, rest=8, D=64), ABLE)
-    for text, early in ((form, True), (without, False)):
-        record = replace(kernel, forms=tuple(text if f.form == "registers" else f for f in kernel.forms))
-        (launch,) = usual_launches(record, call)
-        assert launch.programmatic is early
 
 
 # Norms and sizes with which some strategy takes a form.
