@@ -19,7 +19,7 @@ from normgen.torch.patching import holding, joints
 from normgen.torch.patching.activations import follower
 from normgen.torch.patching.classes import Patched, make_class
 from normgen.torch.patching.joints import Joint
-from normgen.torch.patching.sources import FORWARD, compiled, definition_of, methods_of, scope_of
+from normgen.torch.patching.sources import FORWARD, Method, methods_of, rewritten
 
 Pairs = tuple[tuple[str, str], ...]  # names of norms and of their activations
 
@@ -50,31 +50,20 @@ def joining(original: type[Module], pairs: Pairs, rounded: bool) -> type[Module]
     if _is_sequence(original):
         members = {FORWARD: _forward({name for name, _ in pairs}, join)}
     else:
-        members = {}
-        for method in methods_of(original):
-            made = _rewritten(original, method, pairs, join)
-            members |= {} if made is None else {method: made}
+        called = {joints.HOLD: holding.hold, joints.ADD: holding.add, joints.ADD_TO: holding.add_to}
+        members = rewritten(original, lambda method: _join(method, pairs), {**called, joints.JOIN: join})
     return make_class(original, (original,), (joining, original, pairs, rounded), members)
 
 
-def _rewritten(cls: type[Module], method: str, pairs: Pairs, join: Any) -> Callable[..., Any] | None:
-    """A method with the joints of these pairs; None where it has none."""
-    definition, found = _read(cls, method)
+def _join(method: Method, pairs: Pairs) -> bool:
+    """Change the joints of these pairs in a method; returns whether it has any."""
     done: set[ast.Call] = set()
-    for joint in found:
+    for joint in joints.joints(method):
         norms = {norm for norm, activation in pairs if activation == joint.activation}
         if joint.call not in done and norms & {each.norm for each in joint.producers}:
             done.add(joint.call)
             joints.join(joint, norms)
-    if definition is None or not done:
-        return None
-    named = {
-        joints.HOLD: holding.hold,
-        joints.ADD: holding.add,
-        joints.ADD_TO: holding.add_to,
-        joints.JOIN: join,
-    }
-    return compiled(cls, definition, named, method)
+    return bool(done)
 
 
 def _forward(norms: set[str], join: Any) -> Callable[..., Any]:
@@ -127,10 +116,4 @@ def _is_held(block: Module, producer: joints.Producer) -> bool:
 
 @cache
 def _joints(cls: type[Module]) -> tuple[Joint, ...]:
-    return tuple(joint for method in methods_of(cls) for joint in _read(cls, method)[1])
-
-
-def _read(cls: type[Module], method: str) -> tuple[ast.FunctionDef | None, list[Joint]]:
-    """The syntax of a method, and the joints in it."""
-    definition = definition_of(cls, method)
-    return definition, [] if definition is None else joints.joints(definition, scope_of(cls, method))
+    return tuple(joint for method in methods_of(cls) for joint in joints.joints(method))

@@ -30,12 +30,11 @@ held until the activation, while what does not concern it happens in between.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from normgen.torch.patching.activations import follower
-from normgen.torch.patching.sources import first_argument, resolved
+from normgen.torch.patching.sources import Method, resolved
 from normgen.torch.patching.syntax import (
     Body,
     attribute_called,
@@ -48,7 +47,6 @@ from normgen.torch.patching.syntax import (
     is_first,
     is_plain,
     is_quiet,
-    looks_at_names,
     mentions,
     name_node,
     own_call,
@@ -91,12 +89,10 @@ class Joint:
     sum: Sum | None
 
 
-def joints(definition: ast.FunctionDef, scope: Mapping[str, Any]) -> list[Joint]:
-    """All of a method. `scope`: what the names of its module stand for."""
-    if looks_at_names(definition):
-        return []
-    reader = _Reader(definition, scope)
-    return [joint for body, loop in bodies(definition.body, False) for joint in reader.joints(body, loop)]
+def joints(method: Method) -> list[Joint]:
+    """All of a method."""
+    reader, body = _Reader(method), method.definition.body
+    return [joint for inner, loop in bodies(body, False) for joint in reader.joints(inner, loop)]
 
 
 def join(joint: Joint, norms: set[str]) -> None:
@@ -137,11 +133,11 @@ def _join_sum(found: Sum) -> None:
 class _Reader:
     """A method, while joints are looked for in it."""
 
-    def __init__(self, definition: ast.FunctionDef, scope: Mapping[str, Any]) -> None:
-        self.definition = definition
-        self.scope = scope
-        self.own = first_argument(definition)
-        self.captured = captured_names(definition)
+    def __init__(self, method: Method) -> None:
+        self.definition = method.definition
+        self.scope = method.scope
+        self.own = method.own
+        self.captured = captured_names(method.definition)
 
     def joints(self, body: Body, loop: bool) -> Iterator[Joint]:
         """Those whose activation is called in a statement of this list. `loop`: whether that is repeated."""

@@ -11,7 +11,6 @@ import torch
 from torch.nn import Module
 
 from normgen.torch.patching.classes import Patched, become, restore
-from normgen.torch.patching.codes import codes
 from normgen.torch.patching.dropins import (
     SPECS,
     base_of,
@@ -30,6 +29,7 @@ from normgen.torch.patching.lookalikes import Likeness, Likenesses
 from normgen.torch.patching.probes import PAIRS, Pair
 from normgen.torch.patching.report import Left, Replaced, Report
 from normgen.torch.patching.selection import Only, Predicate, holds_norm, is_foreign, may_be_norm, selector
+from normgen.torch.patching.sources import codes
 
 KEEP = "keep"
 ONCE = "once"
