@@ -19,7 +19,7 @@ from normgen.torch.loading import function, load
 from normgen.torch.nn.precision import has_kernels, kernel_eps
 from normgen.torch.nn.shapes import flat
 from normgen.torch.patching import rewriting
-from normgen.torch.patching.classes import Patched, make_class
+from normgen.torch.patching.classes import Match, Patched, make_class
 from normgen.torch.patching.dropins import Lookalike, compute, operands_of
 from normgen.torch.patching.holding import fits, is_watched
 from normgen.torch.patching.report import Left
@@ -108,20 +108,12 @@ def spec_of(norm: Any) -> str:
     return next((spec for cls, spec in _MODULES if is_drop_in and isinstance(norm, cls)), "")
 
 
-def fusible(block: Module) -> tuple[str, ...]:
-    """The attributes of a block with norms that can be computed with the sum before them."""
+def fusible(block: Module) -> Iterator[Match]:
+    """The norms of a block that can be computed with the sum before them."""
     cls: Any = type(block)
-    if isinstance(block, Patched) or FORWARD in vars(block):
-        return ()
-    names = dict.fromkeys(name for name, fault in rewriting.sums(cls) if not fault)
-    return tuple(name for name in names if spec_of(getattr(block, name, None)) in ROWS)
-
-
-def shown(block: Module, norms: tuple[str, ...]) -> str:
-    """What norms of a block are, each spec with their names."""
-    specs = {name: spec_of(getattr(block, name)) for name in norms}
-    groups = {spec: ", ".join(name for name in norms if specs[name] == spec) for spec in specs.values()}
-    return "; ".join(f"sum and {spec} ({names})" for spec, names in groups.items())
+    for name in dict.fromkeys(name for name, fault in rewriting.sums(cls) if not fault):
+        if (spec := spec_of(getattr(block, name, None))) in ROWS:
+            yield Match(name, f"sum and {spec}", name)
 
 
 def unfused(model: Module, left: Container[Module]) -> tuple[Left, ...]:

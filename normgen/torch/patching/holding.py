@@ -92,7 +92,7 @@ def _computed(held: Held, found: Follower, rounded: bool) -> torch.Tensor:
     """The norm, the sum and the activation by one spec."""
     norm, x = held.norm, held.x
     others = () if held.residual is None else (held.residual,)
-    kind = GROUP if isinstance(norm, torch.nn.GroupNorm) else BATCH
+    kind = kind_of(norm)
     spec = joined_spec(kind, found.name, held.residual is not None, rounded)
     if kind is BATCH:
         norm._check_input_dim(x)
@@ -107,19 +107,21 @@ def _computed(held: Held, found: Follower, rounded: bool) -> torch.Tensor:
 def _joins(norm: Any, activation: Any, x: Any) -> bool:
     """Whether a spec has a norm and an activation in one, and nothing waits for their calls."""
     return (
-        is_joinable(norm)
+        bool(kind_of(norm))
         and follower(activation) is not None
         and not is_watched(norm)
         and not (isinstance(activation, Module) and is_watched(activation))
         and isinstance(x, torch.Tensor)
         and has_kernels(x, JOINED)
-        and bool(x.numel())
+        and x.numel() > 0
     )
 
 
-def is_joinable(norm: Any) -> bool:
-    """Whether it is a norm of PyTorch with the methods of its drop-in."""
-    return isinstance(norm, (*_BATCHES, torch.nn.GroupNorm)) and isinstance(norm, Patched) and norm.is_drop_in
+def kind_of(norm: Any) -> str:
+    """Which norm it is, `BATCH` or `GROUP`; "" where it is neither, or not a drop-in."""
+    if not isinstance(norm, Patched) or not norm.is_drop_in:
+        return ""
+    return BATCH if isinstance(norm, _BATCHES) else GROUP if isinstance(norm, torch.nn.GroupNorm) else ""
 
 
 def is_watched(module: Module) -> bool:
