@@ -7,7 +7,7 @@ have what they had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from normgen.torch.patching.classes import Match, Patched, make_class
 from normgen.torch.patching.dropins import Lookalike, compute, operands_of
 from normgen.torch.patching.holding import fits, is_watched
 from normgen.torch.patching.report import Left
-from normgen.torch.patching.sources import FORWARD
+from normgen.torch.patching.sources import FORWARD, rewritten
 from normgen.torch.private import constant
 
 # Norms of rows, which a sum may come before, and the modules of PyTorch among them.
@@ -149,9 +149,6 @@ def _reasons(block: Module, left: Container[Module]) -> Iterator[tuple[str, str]
 @cache
 def fused(original: type[Module], norms: tuple[str, ...]) -> type[Module]:
     """A class of blocks whose norms of these names are computed with the sum before."""
-    named: dict[str, Callable[..., Any]] = {
-        rewriting.ADD_NORM: add_norm,
-        rewriting.NORM_OF_SUM: norm_of_sum,
-    }
-    members = rewriting.with_sums(original, norms, named)
+    called = {rewriting.ADD_NORM: add_norm, rewriting.NORM_OF_SUM: norm_of_sum}
+    members = rewritten(original, lambda method: rewriting.unite(method, norms), called)
     return make_class(original, (original,), (fused, original, norms), members)

@@ -42,7 +42,6 @@ from normgen.torch.patching.syntax import (
     attribute_called,
     bodies,
     captured_names,
-    end_of,
     is_first,
     is_plain,
     is_quiet,
@@ -50,7 +49,6 @@ from normgen.torch.patching.syntax import (
     name_node,
     own_call,
     own_nodes,
-    place,
     target_of,
     value_of,
 )
@@ -223,8 +221,9 @@ class _Reader:
             return False
         if isinstance(statement, ast.Return) or target_of(statement) == name:
             return True
+        end = statement.end_lineno or 0, statement.end_col_offset or 0
         return not loop and not any(
-            isinstance(node, ast.Name) and node.id == name and place(node) > end_of(statement)
+            isinstance(node, ast.Name) and node.id == name and (node.lineno, node.col_offset) > end
             for node in ast.walk(self.definition)
         )
 

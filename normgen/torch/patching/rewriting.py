@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from normgen.torch.patching.sources import FORWARD, Method, method_of, methods_of, resolved, rewritten
+from normgen.torch.patching.sources import FORWARD, Method, method_of, methods_of, resolved
 from normgen.torch.patching.syntax import (
     Body,
     OwnCall,
@@ -75,30 +75,27 @@ def is_readable(cls: type[Module]) -> bool:
     return any(method.name == FORWARD for method in methods_of(cls))
 
 
-def with_sums(
-    cls: type[Module], norms: Container[str], named: Mapping[str, Any]
-) -> dict[str, Callable[..., Any]]:
-    """The methods of a class in which norms become one call with the sum before. `named`: what is called."""
-
-    def unite(method: Method) -> bool:
-        found = [site for site in _sites(method) if site.call.attribute in norms and not site.fault]
-        for site in found:
-            _unite(site, method.scope)
-        return bool(found)
-
-    return rewritten(cls, unite, named)
+def unite(method: Method, norms: Container[str]) -> bool:
+    """Change the syntax of a method, so that these norms become one call with the sum before; returns whether
+    it has any."""
+    found = [site for site in _sites(method) if site.call.attribute in norms and not site.fault]
+    for site in found:
+        _unite(site, method.scope)
+    return bool(found)
 
 
 def functions_called(cls: type[Module], known: Container[Any]) -> tuple[Any, ...]:
     """Which of these functions the forward of a class calls by a name of its module; none where its source is
     not to be had."""
-    return tuple(dict.fromkeys(found for _, found in _calls(method_of(cls), known)))
+    method = method_of(cls)
+    return () if method is None else tuple(dict.fromkeys(found for _, found in _calls(method, known)))
 
 
 def redirected(cls: type[Module], instead: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
     """The forward of a class with other functions in place of those that it calls."""
-    method, named = method_of(cls), {}
+    method = method_of(cls)
     assert method is not None
+    named = {}
     for call, function in _calls(method, instead):
         name = f"_normgen_{function.__name__}"
         named[name] = instead[function]
@@ -106,11 +103,10 @@ def redirected(cls: type[Module], instead: Mapping[Any, Callable[..., Any]]) -> 
     return method.compiled(named)
 
 
-def _calls(method: Method | None, known: Container[Any]) -> Iterator[tuple[ast.Call, Any]]:
+def _calls(method: Method, known: Container[Any]) -> Iterator[tuple[ast.Call, Any]]:
     """The calls of these functions in a method."""
-    if method is not None:
-        found = ((call, resolved(call.func, method.scope)) for call in method.calls())
-        yield from (each for each in found if isfunction(each[1]) and each[1] in known)
+    found = ((call, resolved(call.func, method.scope)) for call in method.calls())
+    return (each for each in found if isfunction(each[1]) and each[1] in known)
 
 
 def _sites(method: Method) -> list[Site]:

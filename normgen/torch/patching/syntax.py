@@ -164,13 +164,5 @@ def stores(node: ast.AST, name: str) -> bool:
     )
 
 
-def place(node: ast.expr) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def end_of(statement: ast.stmt) -> tuple[int, int]:
-    return statement.end_lineno or 0, statement.end_col_offset or 0
-
-
 def name_node(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
