@@ -83,11 +83,11 @@ def follower(
     activation: Any, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None
 ) -> Follower | None:
     """What a module or a function with these further arguments is; None where it is no activation here."""
-    named = named or {}
     if name := MODULES.get(type(activation), ""):
-        settings = {each: getattr(activation, each) for each in _DEFAULTS.get(name, ())}
+        settings = {each: getattr(activation, each) for each in _DEFAULTS[name]} if name in _DEFAULTS else {}
         return None if given or named else _follower(name, settings)
     name, parameters = _among(activation) or ("", ())
+    named = named or {}
     if not name or len(given) > len(parameters) or not {*named} <= {*parameters}:
         return None
     return _follower(name, {**_DEFAULTS.get(name, {}), **dict(zip(parameters, given, strict=False)), **named})
