@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# The attr of a spec, and argument of a function, that an activation has besides what it is of.
+# The attr of a spec, and the argument of a function, that an activation has besides its input.
 SLOPE = "negative_slope"
 
 

@@ -92,7 +92,7 @@ def _computed(held: Held, found: Follower, rounded: bool) -> torch.Tensor:
     """The norm, the sum and the activation by one spec."""
     norm, x = held.norm, held.x
     others = () if held.residual is None else (held.residual,)
-    kind = kind_of(norm)
+    kind = GROUP if isinstance(norm, torch.nn.GroupNorm) else BATCH
     spec = joined_spec(kind, found.name, held.residual is not None, rounded)
     if kind is BATCH:
         norm._check_input_dim(x)
@@ -113,7 +113,7 @@ def _joins(norm: Any, activation: Any, x: Any) -> bool:
         and not (isinstance(activation, Module) and is_watched(activation))
         and isinstance(x, torch.Tensor)
         and has_kernels(x, JOINED)
-        and x.numel() > 0
+        and bool(x.numel())
     )
 
 

@@ -86,8 +86,9 @@ class Joint:
 
 
 class _Value(NamedTuple):
-    """What an activation may be computed of: a name or an expression, and the sum of that and something
-    else. `end`: the statement that reads it; `between`: whether that computes something else after."""
+    """What an activation may be computed of: a name or an expression, and the sum of that and something else.
+    `end`: the place of the statement that reads it; `between`: whether that statement computes something
+    else afterwards."""
 
     value: ast.expr
     sum: Sum | None
@@ -244,7 +245,7 @@ def _values(call: ast.Call, body: Body, at: int) -> Iterator[_Value]:
 
 
 def _terms(value: ast.expr | None, holder: ast.AST, at: int) -> Iterator[_Value]:
-    """The terms of a sum of two; none where it is no such sum, and no name that the other term reads."""
+    """The terms of a sum of two, except a name that the other term reads too; none for another expression."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         left, right = value.left, value.right
         yield from (

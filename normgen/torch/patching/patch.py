@@ -77,12 +77,7 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
             become(module, found.cls)
     kept = {module for _, module, found in decisions if isinstance(found, str)}
     apart = unfused(model, kept) if fuse else ()
-    keeps = dtype == KEEP
-    ways: Any = (
-        (fusible, fused),
-        (joinable, lambda cls, pairs: joining(cls, pairs, keeps), "" if keeps else ONCE_ROUNDED),
-    )
-    blocks = [each for way in ways for each in _join(model, chosen, *way)] if fuse else []
+    blocks = tuple(_joined(model, chosen, dtype == KEEP)) if fuse else ()
     return Report(
         type(model).__name__,
         replaced=tuple(
@@ -95,7 +90,7 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
             for name, module, found in decisions
             if isinstance(found, str)
         ),
-        fused=tuple(blocks),
+        fused=blocks,
         unfused=apart,
         already=tuple(already),
         on_cpu=_devices(model) == {"cpu"},
@@ -114,6 +109,14 @@ def unpatch(model: Module) -> tuple[str, ...]:
     return restore(list(model.named_modules()))
 
 
+def _joined(model: Module, chosen: Predicate, rounded: bool) -> Iterator[Replaced]:
+    """Join the chosen norms of blocks with a sum before them, then others with an activation behind them.
+    `rounded`: whether what stands between is rounded as before."""
+    yield from _join(model, chosen, fusible, fused)
+    note = "" if rounded else ONCE_ROUNDED
+    yield from _join(model, chosen, joinable, lambda cls, pairs: joining(cls, pairs, rounded), note)
+
+
 def _join(
     model: Module,
     chosen: Predicate,
@@ -121,8 +124,8 @@ def _join(
     make: Callable[..., type[Module]],
     note: str = "",
 ) -> Iterator[Replaced]:
-    """Join the chosen norms of blocks with their neighbors. `find`: those that can be joined; `make`: a class
-    that does."""
+    """Join the chosen norms of blocks with their neighbors. `find`: the norms of a block that can be joined;
+    `make`: the class for a block, from its own class and the keys of these."""
 
     def change(name: str, block: Module) -> _Change | None:
         shown: dict[str, dict[str, None]] = {}
