@@ -13,8 +13,11 @@ that the module is given:
 
 With `fuse`, two more functions change the blocks that contain norms. `fusing.py` joins a residual add with
 the RMSNorm or LayerNorm after it; `rewriting.py` finds both. `joining.py` joins a batch or group norm with
-the activation after it: `joints.py` finds both in the source of a block (`sources.py` and `syntax.py` read
-it), `activations.py` and `joined.py` have the specs, and the block calls `holding.py`.
+the activation after it: `joints.py` finds both, `activations.py` and `joined.py` have the specs, and the
+block calls `holding.py`. Both find what they join in the source of a block's methods, which `sources.py` and
+`syntax.py` read, and compile the changed source. A graph of `torch.fx` is no substitute: it keeps the branch
+that a forward takes while it is traced, and tracing fails on blocks that pass on `**kwargs`, such as the
+decoder layers of transformers.
 """
 
 from __future__ import annotations

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-# Which attrs of a spec, or arguments of functions, an activation has besides what it is of.
+# The attr of a spec, and the argument of a function, that an activation has besides its input.
 SLOPE = "negative_slope"
-_IN_PLACE = ("inplace",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,76 +54,54 @@ class Follower(NamedTuple):
     numbers: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A module or a function that is an activation.
-
-    `parameters`: those of a function behind its first. `defaults`: of what is no number of a spec's and yet
-    decides, or of what is.
-    """
-
-    name: str
-    parameters: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-
-_GELU, _LEAKY = {"approximate": "none"}, {SLOPE: 0.01}
-MODULES: dict[type, _Known] = {
-    nn.ReLU: _Known("relu"),
-    nn.ReLU6: _Known("relu6"),
-    nn.LeakyReLU: _Known("leaky_relu", defaults=_LEAKY),
-    nn.SiLU: _Known("silu"),
-    nn.GELU: _Known("gelu", defaults=_GELU),
-    nn.Mish: _Known("mish"),
-    nn.Sigmoid: _Known("sigmoid"),
-    nn.Tanh: _Known("tanh"),
-    nn.Hardsigmoid: _Known("hardsigmoid"),
-    nn.Hardswish: _Known("hardswish"),
+_LEAKY = {SLOPE: 0.01}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"leaky_relu": _LEAKY, "gelu": {"approximate": "none"}}
+MODULES: dict[type, str] = {
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.LeakyReLU: "leaky_relu",
+    nn.SiLU: "silu",
+    nn.GELU: "gelu",
+    nn.Mish: "mish",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Hardswish: "hardswish",
 }
-FUNCTIONS: dict[Any, _Known] = {
-    torch.relu: _Known("relu"),
-    torch.relu_: _Known("relu"),
-    functional.relu: _Known("relu", _IN_PLACE),
-    functional.relu6: _Known("relu6", _IN_PLACE),
-    functional.leaky_relu: _Known("leaky_relu", (SLOPE, *_IN_PLACE), _LEAKY),
-    functional.silu: _Known("silu", _IN_PLACE),
-    functional.gelu: _Known("gelu", tuple(_GELU), _GELU),
-    functional.mish: _Known("mish", _IN_PLACE),
-    torch.sigmoid: _Known("sigmoid"),
-    functional.sigmoid: _Known("sigmoid"),
-    torch.tanh: _Known("tanh"),
-    functional.tanh: _Known("tanh"),
-    functional.hardsigmoid: _Known("hardsigmoid", _IN_PLACE),
-    functional.hardswish: _Known("hardswish", _IN_PLACE),
+# What functions of `torch.nn.functional` take behind their first argument, where that is not `inplace` alone.
+_PARAMETERS = {"leaky_relu": (SLOPE, "inplace"), "gelu": ("approximate",), "sigmoid": (), "tanh": ()}
+FUNCTIONS: dict[Any, tuple[str, tuple[str, ...]]] = {
+    **{getattr(functional, each): (each, _PARAMETERS.get(each, ("inplace",))) for each in MODULES.values()},
+    torch.relu: ("relu", ()),
+    torch.relu_: ("relu", ()),
+    torch.sigmoid: ("sigmoid", ()),
+    torch.tanh: ("tanh", ()),
 }
 
 
-def follower(activation: Any, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> Any:
+def follower(
+    activation: Any, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None
+) -> Follower | None:
     """What a module or a function with these further arguments is; None where it is no activation here."""
+    if name := MODULES.get(type(activation), ""):
+        settings = {each: getattr(activation, each) for each in _DEFAULTS[name]} if name in _DEFAULTS else {}
+        return None if given or named else _follower(name, settings)
+    name, parameters = _among(activation) or ("", ())
     named = named or {}
-    known = MODULES.get(type(activation))
-    if known is not None:
-        found = {name: getattr(activation, name) for name in known.defaults}
-        return None if given or named else _follower(known, found)
-    known = _function(activation)
-    if known is None or len(given) > len(known.parameters) or not {*named} <= {*known.parameters}:
+    if not name or len(given) > len(parameters) or not {*named} <= {*parameters}:
         return None
-    return _follower(known, {**known.defaults, **dict(zip(known.parameters, given, strict=False)), **named})
+    return _follower(name, {**_DEFAULTS.get(name, {}), **dict(zip(parameters, given, strict=False)), **named})
 
 
-def _function(activation: Any) -> _Known | None:
-    return None if isinstance(activation, nn.Module) or not callable(activation) else _among(activation)
-
-
-def _among(function: Any) -> _Known | None:
+def _among(function: Any) -> tuple[str, tuple[str, ...]] | None:
     try:
-        return FUNCTIONS.get(function)
+        return None if isinstance(function, nn.Module) else FUNCTIONS.get(function)
     except TypeError:  # not hashable
         return None
 
 
-def _follower(known: _Known, found: Mapping[str, Any]) -> Follower | None:
-    approximate = found.get("approximate", "none")
+def _follower(name: str, settings: Mapping[str, Any]) -> Follower | None:
+    approximate = settings.get("approximate", "none")
     if approximate != "none":
         return Follower("gelu_tanh", {}) if approximate == "tanh" else None
-    return Follower(known.name, {SLOPE: float(found[SLOPE])} if SLOPE in known.defaults else {})
+    return Follower(name, {SLOPE: float(settings[SLOPE])} if name == "leaky_relu" else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import MethodType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch.nn import Module
 
@@ -31,6 +31,15 @@ class Patched:
     def __reduce_ex__(self, protocol: Any) -> Any:
         made = super().__reduce_ex__(protocol)
         return (blank, self.recipe, *made[2:]) if _is_patched(type(self)) else made
+
+
+class Match(NamedTuple):
+    """A norm of a block that can become one call with its neighbors. `shown`: their specs, in a report.
+    `key`: the names of what is joined, by which the class for the block is made."""
+
+    norm: str
+    shown: str
+    key: Any
 
 
 def make_class(

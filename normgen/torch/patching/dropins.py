@@ -60,8 +60,7 @@ def within(original: type[Module]) -> type[Module]:
 def redirecting(original: type[Module]) -> type[Module]:
     """A class whose forward calls norms of `torch.nn.functional`, with kernels in their place. What it does
     on other paths, such as the exchange of a SyncBatchNorm, stays."""
-    instead = {each: INSTEAD[each][0] for each in functions_called(original, INSTEAD)}
-    members = {"forward": redirected(original, instead)}
+    members = {"forward": redirected(original, {each: made for each, (made, _) in INSTEAD.items()})}
     return make_class(original, (original,), (redirecting, original), members)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from normgen.torch.patching.codes import codes
+from normgen.torch.patching.sources import codes
 
 TRUSTED = frozenset({"torch", "math", "builtins", "typing", "types", "enum", "functools", "operator"})
 ACTS = frozenset({"__import__", "breakpoint", "compile", "eval", "exec", "input", "open", "print"})

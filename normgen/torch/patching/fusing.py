@@ -7,7 +7,7 @@ have what they had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,11 +19,11 @@ from normgen.torch.loading import function, load
 from normgen.torch.nn.precision import has_kernels, kernel_eps
 from normgen.torch.nn.shapes import flat
 from normgen.torch.patching import rewriting
-from normgen.torch.patching.classes import Patched, make_class
+from normgen.torch.patching.classes import Match, Patched, make_class
 from normgen.torch.patching.dropins import Lookalike, compute, operands_of
 from normgen.torch.patching.holding import fits, is_watched
 from normgen.torch.patching.report import Left
-from normgen.torch.patching.sources import FORWARD
+from normgen.torch.patching.sources import FORWARD, rewritten
 from normgen.torch.private import constant
 
 # Norms of rows, which a sum may come before, and the modules of PyTorch among them.
@@ -108,20 +108,12 @@ def spec_of(norm: Any) -> str:
     return next((spec for cls, spec in _MODULES if is_drop_in and isinstance(norm, cls)), "")
 
 
-def fusible(block: Module) -> tuple[str, ...]:
-    """The attributes of a block with norms that can be computed with the sum before them."""
+def fusible(block: Module) -> Iterator[Match]:
+    """The norms of a block that can be computed with the sum before them."""
     cls: Any = type(block)
-    if isinstance(block, Patched) or FORWARD in vars(block):
-        return ()
-    names = dict.fromkeys(name for name, fault in rewriting.sums(cls) if not fault)
-    return tuple(name for name in names if spec_of(getattr(block, name, None)) in ROWS)
-
-
-def shown(block: Module, norms: tuple[str, ...]) -> str:
-    """What norms of a block are, each spec with their names."""
-    specs = {name: spec_of(getattr(block, name)) for name in norms}
-    groups = {spec: ", ".join(name for name in norms if specs[name] == spec) for spec in specs.values()}
-    return "; ".join(f"sum and {spec} ({names})" for spec, names in groups.items())
+    for name in dict.fromkeys(name for name, fault in rewriting.sums(cls) if not fault):
+        if (spec := spec_of(getattr(block, name, None))) in ROWS:
+            yield Match(name, f"sum and {spec}", name)
 
 
 def unfused(model: Module, left: Container[Module]) -> tuple[Left, ...]:
@@ -157,9 +149,6 @@ def _reasons(block: Module, left: Container[Module]) -> Iterator[tuple[str, str]
 @cache
 def fused(original: type[Module], norms: tuple[str, ...]) -> type[Module]:
     """A class of blocks whose norms of these names are computed with the sum before."""
-    named: dict[str, Callable[..., Any]] = {
-        rewriting.ADD_NORM: add_norm,
-        rewriting.NORM_OF_SUM: norm_of_sum,
-    }
-    members = rewriting.with_sums(original, norms, named)
+    called = {rewriting.ADD_NORM: add_norm, rewriting.NORM_OF_SUM: norm_of_sum}
+    members = rewritten(original, lambda method: rewriting.unite(method, norms), called)
     return make_class(original, (original,), (fused, original, norms), members)

@@ -107,7 +107,7 @@ def _computed(held: Held, found: Follower, rounded: bool) -> torch.Tensor:
 def _joins(norm: Any, activation: Any, x: Any) -> bool:
     """Whether a spec has a norm and an activation in one, and nothing waits for their calls."""
     return (
-        is_joinable(norm)
+        bool(kind_of(norm))
         and follower(activation) is not None
         and not is_watched(norm)
         and not (isinstance(activation, Module) and is_watched(activation))
@@ -117,9 +117,11 @@ def _joins(norm: Any, activation: Any, x: Any) -> bool:
     )
 
 
-def is_joinable(norm: Any) -> bool:
-    """Whether it is a norm of PyTorch with the methods of its drop-in."""
-    return isinstance(norm, (*_BATCHES, torch.nn.GroupNorm)) and isinstance(norm, Patched) and norm.is_drop_in
+def kind_of(norm: Any) -> str:
+    """Which norm it is, `BATCH` or `GROUP`; "" where it is neither, or not a drop-in."""
+    if not isinstance(norm, Patched) or not norm.is_drop_in:
+        return ""
+    return BATCH if isinstance(norm, _BATCHES) else GROUP if isinstance(norm, torch.nn.GroupNorm) else ""
 
 
 def is_watched(module: Module) -> bool:

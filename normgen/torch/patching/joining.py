@@ -10,36 +10,24 @@ import ast
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import Module
 
 from normgen.torch.patching import holding, joints
 from normgen.torch.patching.activations import follower
-from normgen.torch.patching.classes import Patched, make_class
+from normgen.torch.patching.classes import Match, make_class
 from normgen.torch.patching.joints import Joint
-from normgen.torch.patching.sources import FORWARD, compiled, definition_of, methods_of, scope_of
+from normgen.torch.patching.sources import FORWARD, Method, methods_of, rewritten
 
 Pairs = tuple[tuple[str, str], ...]  # names of norms and of their activations
 
 
-class Found(NamedTuple):
-    """A norm of a block and what it is joined with. `activation`: its name in the block; `kind`: which it
-    is."""
-
-    norm: str
-    activation: str
-    kind: str
-    added: bool
-
-
-def joinable(block: Module) -> tuple[Found, ...]:
-    """What can be joined in a block."""
+def joinable(block: Module) -> Iterator[Match]:
+    """The norms of a block that can be computed with the activation behind them."""
     cls: Any = type(block)
-    if isinstance(block, Patched) or FORWARD in vars(block):
-        return ()
-    return tuple(_neighbours(block) if _is_sequence(cls) else _fitting(block, _joints(cls)))
+    return _neighbours(block) if _is_sequence(cls) else _fitting(block, _joints(cls))
 
 
 @cache
@@ -50,31 +38,20 @@ def joining(original: type[Module], pairs: Pairs, rounded: bool) -> type[Module]
     if _is_sequence(original):
         members = {FORWARD: _forward({name for name, _ in pairs}, join)}
     else:
-        members = {}
-        for method in methods_of(original):
-            made = _rewritten(original, method, pairs, join)
-            members |= {} if made is None else {method: made}
+        called = {joints.HOLD: holding.hold, joints.ADD: holding.add, joints.ADD_TO: holding.add_to}
+        members = rewritten(original, lambda method: _join(method, pairs), {**called, joints.JOIN: join})
     return make_class(original, (original,), (joining, original, pairs, rounded), members)
 
 
-def _rewritten(cls: type[Module], method: str, pairs: Pairs, join: Any) -> Callable[..., Any] | None:
-    """A method with the joints of these pairs; None where it has none."""
-    definition, found = _read(cls, method)
+def _join(method: Method, pairs: Pairs) -> bool:
+    """Change the joints of these pairs in a method; returns whether it has any."""
     done: set[ast.Call] = set()
-    for joint in found:
+    for joint in joints.joints(method):
         norms = {norm for norm, activation in pairs if activation == joint.activation}
         if joint.call not in done and norms & {each.norm for each in joint.producers}:
             done.add(joint.call)
             joints.join(joint, norms)
-    if definition is None or not done:
-        return None
-    named = {
-        joints.HOLD: holding.hold,
-        joints.ADD: holding.add,
-        joints.ADD_TO: holding.add_to,
-        joints.JOIN: join,
-    }
-    return compiled(cls, definition, named, method)
+    return bool(done)
 
 
 def _forward(norms: set[str], join: Any) -> Callable[..., Any]:
@@ -96,22 +73,23 @@ def _is_sequence(cls: type[Module]) -> bool:
     return bool(cls.forward is torch.nn.Sequential.forward)
 
 
-def _neighbours(block: Module) -> Iterator[Found]:
+def _neighbours(block: Module) -> Iterator[Match]:
     for (name, norm), (after, activation) in pairwise(block._modules.items()):
-        kind = follower(activation)
-        if holding.is_joinable(norm) and kind is not None:
-            yield Found(name, after, kind.name, False)
+        kind, follows = holding.kind_of(norm), _kind(activation)
+        if kind and follows:
+            yield Match(name, f"{kind} and {follows}", (name, after))
 
 
-def _fitting(block: Module, found: tuple[Joint, ...]) -> Iterator[Found]:
+def _fitting(block: Module, found: tuple[Joint, ...]) -> Iterator[Match]:
     """The joints of a class whose modules are such in this block."""
     done = set()
     for joint in found:
-        kind = joint.function or _kind(getattr(block, joint.activation, None))
-        norms = [each.norm for each in joint.producers if _is_held(block, each)] if kind else []
-        if norms and joint.call not in done:
+        follows = joint.function or _kind(getattr(block, joint.activation, None))
+        kinds = [(each.norm, _kind_held(block, each)) for each in joint.producers if follows]
+        if any(kind for _, kind in kinds) and joint.call not in done:
             done.add(joint.call)
-            yield from (Found(norm, joint.activation, kind, joint.sum is not None) for norm in norms)
+            then = f"{', sum' if joint.sum else ''} and {follows}"
+            yield from (Match(norm, kind + then, (norm, joint.activation)) for norm, kind in kinds if kind)
 
 
 def _kind(activation: Any) -> str:
@@ -119,18 +97,13 @@ def _kind(activation: Any) -> str:
     return "" if found is None else found.name
 
 
-def _is_held(block: Module, producer: joints.Producer) -> bool:
+def _kind_held(block: Module, producer: joints.Producer) -> str:
+    """Which norm is held in a call of this block; "" where none is."""
     source = getattr(block, producer.source, None) if producer.source else None
     fresh = not producer.source or isinstance(source, holding.FRESH)
-    return fresh and holding.is_joinable(getattr(block, producer.norm, None))
+    return holding.kind_of(getattr(block, producer.norm, None)) if fresh else ""
 
 
 @cache
 def _joints(cls: type[Module]) -> tuple[Joint, ...]:
-    return tuple(joint for method in methods_of(cls) for joint in _read(cls, method)[1])
-
-
-def _read(cls: type[Module], method: str) -> tuple[ast.FunctionDef | None, list[Joint]]:
-    """The syntax of a method, and the joints in it."""
-    definition = definition_of(cls, method)
-    return definition, [] if definition is None else joints.joints(definition, scope_of(cls, method))
+    return tuple(joint for method in methods_of(cls) for joint in joints.joints(method))

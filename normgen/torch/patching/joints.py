@@ -30,32 +30,26 @@ held until the activation, while what does not concern it happens in between.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from normgen.torch.patching.activations import follower
-from normgen.torch.patching.sources import first_argument, resolved
+from normgen.torch.patching.sources import Method, resolved
 from normgen.torch.patching.syntax import (
     Body,
     attribute_called,
-    attribute_node,
     bodies,
     captured_names,
-    copied,
-    end_of,
-    giver,
     is_first,
     is_plain,
     is_quiet,
-    looks_at_names,
     mentions,
     name_node,
     own_call,
     own_nodes,
-    place,
     target_of,
-    terms,
     value_of,
 )
 
@@ -91,32 +85,40 @@ class Joint:
     sum: Sum | None
 
 
-def joints(definition: ast.FunctionDef, scope: Mapping[str, Any]) -> list[Joint]:
-    """All of a method. `scope`: what the names of its module stand for."""
-    if looks_at_names(definition):
-        return []
-    reader = _Reader(definition, scope)
-    return [joint for body, loop in bodies(definition.body, False) for joint in reader.joints(body, loop)]
+class _Value(NamedTuple):
+    """What an activation may be computed of: a name or an expression, and the sum of that and something else.
+    `end`: the place of the statement that reads it; `between`: whether that statement computes something
+    else afterwards."""
+
+    value: ast.expr
+    sum: Sum | None
+    end: int
+    between: bool
+
+
+def joints(method: Method) -> list[Joint]:
+    """All of a method."""
+    reader, body = _Reader(method), method.definition.body
+    return [joint for inner, loop in bodies(body, False) for joint in reader.joints(inner, loop)]
 
 
 def join(joint: Joint, norms: set[str]) -> None:
     """Change the syntax of a joint, so that these norms and their activation become one call."""
-    chosen = [each for each in joint.producers if each.norm in norms]
-    for producer in chosen:
-        call = producer.call
-        source = _beside(call.func, producer.source) if producer.source else ast.Constant(None)
-        call.args = [call.func, copied(joint.call.func), source, *call.args]
-        call.func = name_node(HOLD)
+    for producer in joint.producers:
+        if producer.norm in norms:
+            call = producer.call
+            source = _beside(call.func, producer.source) if producer.source else ast.Constant(None)
+            call.args = [call.func, deepcopy(joint.call.func), source, *call.args]
+            call.func = name_node(HOLD)
     if joint.sum is not None:
         _join_sum(joint.sum)
     joint.call.args = [joint.call.func, *joint.call.args]
     joint.call.func = name_node(JOIN)
 
 
-def _beside(attribute: ast.expr, name: str) -> ast.Attribute:
+def _beside(attribute: Any, name: str) -> ast.Attribute:
     """Another attribute of the same module."""
-    assert isinstance(attribute, ast.Attribute) and isinstance(attribute.value, ast.Name)
-    return attribute_node(attribute.value.id, name)
+    return ast.Attribute(deepcopy(attribute.value), name, ast.Load())
 
 
 def _join_sum(found: Sum) -> None:
@@ -137,20 +139,30 @@ def _join_sum(found: Sum) -> None:
 class _Reader:
     """A method, while joints are looked for in it."""
 
-    def __init__(self, definition: ast.FunctionDef, scope: Mapping[str, Any]) -> None:
-        self.definition = definition
-        self.scope = scope
-        self.own = first_argument(definition)
-        self.captured = captured_names(definition)
+    def __init__(self, method: Method) -> None:
+        self.definition = method.definition
+        self.scope = method.scope
+        self.own = method.own
+        self.captured = captured_names(method.definition)
 
     def joints(self, body: Body, loop: bool) -> Iterator[Joint]:
         """Those whose activation is called in a statement of this list. `loop`: whether that is repeated."""
-        for k, statement in enumerate(body):
-            for node in own_nodes(statement):
-                if isinstance(node, ast.Call) and (name := self._activation(node)):
-                    yield from self._nested(node, name)
-                    if is_first(node, statement):
-                        yield from self._later(node, name, body, k, loop)
+        for at, statement in enumerate(body):
+            for call in own_nodes(statement):
+                if not isinstance(call, ast.Call) or not (activation := self._activation(call)):
+                    continue
+                # What is computed in the call itself comes first.
+                for each in sorted(
+                    _values(call, body, at), key=lambda each: isinstance(each.value, ast.Name)
+                ):
+                    if not isinstance(each.value, ast.Name):
+                        found = self._producer(each.value, each.between) if each.end == at else []
+                    elif is_first(call, statement) and self._are_dead(each.value, call, statement, loop):
+                        found = self._behind(body, each.end, each.value.id, each.between)
+                    else:
+                        found = []
+                    if found:
+                        yield Joint(call, *activation, tuple(found), each.sum)
 
     def _activation(self, call: ast.Call) -> tuple[str, str] | None:
         """What may be an activation: an attribute of the module, called on one value, or a function that is
@@ -158,85 +170,51 @@ class _Reader:
         if name := attribute_called(call, self.own):
             return name, ""
         function = resolved(call.func, self.scope)
-        if function is None or not call.args or any(isinstance(each, ast.Starred) for each in call.args):
+        if function is None or not call.args or isinstance(call.args[0], ast.Starred):
             return None
         further = [*call.args[1:], *(each.value for each in call.keywords)]
         if not all(isinstance(each, ast.Constant) for each in further):
             return None
-        given = [each.value for each in call.args[1:] if isinstance(each, ast.Constant)]
-        named = {k.arg: k.value.value for k in call.keywords if k.arg and isinstance(k.value, ast.Constant)}
-        found = follower(function, given, named) if len(named) == len(call.keywords) else None
+        given = [ast.literal_eval(each) for each in call.args[1:]]
+        named: Any = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+        found = follower(function, given, named)
         return None if found is None else (ast.unparse(call.func), found.name)
 
-    def _nested(self, call: ast.Call, activation: tuple[str, str]) -> Iterator[Joint]:
-        """`act(self.norm(x))`, `act(self.norm(x) + residual)`, `act(residual + self.norm(x))`."""
-        value = call.args[0]
-        if (norm := own_call(value, self.own)) is not None:
-            yield Joint(call, *activation, (Producer(norm.call, norm.attribute, ""),), None)
-        for term in terms(value):
-            norm = own_call(term.value, self.own)
-            source = attribute_called(norm.value, self.own) if norm is not None and term.after else ""
-            if norm is not None and (source or not term.after):
-                producer = Producer(norm.call, norm.attribute, source)
-                yield Joint(call, *activation, (producer,), Sum(term.sum, call))
-
-    def _later(
-        self, call: ast.Call, activation: tuple[str, str], body: Body, at: int, loop: bool
-    ) -> Iterator[Joint]:
-        """A call on a name that earlier statements gave a norm, or the sum of one and something else."""
-        for name, found, begin, between in self._values(call, body, at):
-            producers = self._producers(body, begin, name, between)
-            read = {name, *(node.id for node in call.args if isinstance(node, ast.Name))}
-            if producers and all(self._is_dead(each, body[at], loop) for each in read):
-                yield Joint(call, *activation, tuple(producers), found)
-
-    def _values(self, call: ast.Call, body: Body, at: int) -> Iterator[tuple[str, Sum | None, int, bool]]:
-        """What an activation is called on: a name, the sum that is made of it, the statement before which the
-        name has its value, and whether something is computed after that is read."""
-        value = call.args[0]
-        if isinstance(value, ast.Name):
-            yield value.id, None, at, False
-            yield from self._sums(body, at, value.id)
-        yield from self._added(value, call, at)
-
-    def _sums(self, body: Body, at: int, name: str) -> Iterator[tuple[str, Sum | None, int, bool]]:
-        """The statement before, where it gives a name the sum of a name and something else."""
-        match body[at - 1] if at else None:
-            case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value) as node if (
-                target == name and not mentions(value, name)
-            ):
-                yield name, Sum(node, body), at - 1, not is_plain(value)
-            case (ast.Assign() | ast.AnnAssign()) as node if target_of(node) == name:
-                yield from self._added(node.value, node, at - 1)
-
-    def _added(
-        self, value: ast.expr | None, holder: ast.AST, at: int
-    ) -> Iterator[tuple[str, Sum | None, int, bool]]:
-        """The names that a sum adds something else to."""
-        for term in terms(value):
-            if isinstance(term.value, ast.Name) and not mentions(term.other, term.value.id):
-                yield term.value.id, Sum(term.sum, holder), at, term.after
-
-    def _producers(self, body: Body, end: int, name: str, between: bool) -> list[Producer]:
+    def _behind(self, body: Body, end: int, name: str, between: bool) -> list[Producer]:
         """The norms that a name may stand for behind the statements before `end`. `between`: whether
         something is computed since."""
-        for k in range(end - 1, -1, -1):
-            statement = body[k]
+        for at in range(end - 1, -1, -1):
+            statement = body[at]
             if target_of(statement) == name:
-                norm = own_call(value_of(statement), self.own)
-                source = giver(body, k, norm.value, name, self.own) if norm is not None and between else ""
-                held = norm is not None and (source or not between)
-                return [Producer(norm.call, norm.attribute, source)] if norm is not None and held else []
+                before = value_of(body[at - 1]) if at and target_of(body[at - 1]) == name else None
+                return self._producer(value_of(statement), between, name, before)
             if not mentions(statement, name):
                 if not is_quiet(statement):
                     return []
                 between = True
             elif isinstance(statement, ast.If) and not mentions(statement.test, name):
                 branches = statement.body, statement.orelse
-                return [p for each in branches for p in self._producers(each, len(each), name, between)]
+                return [p for each in branches for p in self._behind(each, len(each), name, between)]
             else:
                 return []
         return []
+
+    def _producer(
+        self, value: ast.expr | None, between: bool, name: str = "", before: ast.expr | None = None
+    ) -> list[Producer]:
+        """The norm that a value is. If something is computed `between`, nothing else may have the norm's
+        input: a module's result, of a call there, or `before` under the name that the norm's result gets."""
+        norm = own_call(value, self.own)
+        if norm is None:
+            return []
+        is_named = isinstance(norm.value, ast.Name) and norm.value.id == name
+        source = attribute_called(before if is_named else norm.value, self.own) if between else ""
+        return [Producer(norm.call, norm.attribute, source)] if source or not between else []
+
+    def _are_dead(self, value: ast.Name, call: ast.Call, statement: ast.stmt, loop: bool) -> bool:
+        """Whether nothing reads a value, or what a call is given, after the statement of the call."""
+        names = {value.id, *(node.id for node in call.args if isinstance(node, ast.Name))}
+        return all(self._is_dead(name, statement, loop) for name in names)
 
     def _is_dead(self, name: str, statement: ast.stmt, loop: bool) -> bool:
         """Whether nothing reads a name after a statement that has read it."""
@@ -244,7 +222,38 @@ class _Reader:
             return False
         if isinstance(statement, ast.Return) or target_of(statement) == name:
             return True
+        end = statement.end_lineno or 0, statement.end_col_offset or 0
         return not loop and not any(
-            isinstance(node, ast.Name) and node.id == name and place(node) > end_of(statement)
+            isinstance(node, ast.Name) and node.id == name and (node.lineno, node.col_offset) > end
             for node in ast.walk(self.definition)
+        )
+
+
+def _values(call: ast.Call, body: Body, at: int) -> Iterator[_Value]:
+    """What an activation may be computed of: its argument, the terms of that, and the terms of a sum that the
+    statement before gives the argument's name."""
+    value = call.args[0]
+    yield _Value(value, None, at, False)
+    yield from _terms(value, call, at)
+    name = value.id if isinstance(value, ast.Name) and at else ""
+    match body[at - 1] if name else None:
+        case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=other) as node if target == name:
+            if not mentions(other, name):
+                yield _Value(value, Sum(node, body), at - 1, not is_plain(other))
+        case (ast.Assign() | ast.AnnAssign()) as node if target_of(node) == name:
+            yield from _terms(node.value, node, at - 1)
+
+
+def _terms(value: ast.expr | None, holder: ast.AST, at: int) -> Iterator[_Value]:
+    """The terms of a sum of two, except a name that the other term reads too; none for another expression."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        left, right = value.left, value.right
+        yield from (
+            _Value(term, Sum(value, holder), at, between)
+            # A name on the right has its value before what is on the left is computed.
+            for term, other, between in (
+                (left, right, not is_plain(right)),
+                (right, left, isinstance(right, ast.Name) and not is_plain(left)),
+            )
+            if not (isinstance(term, ast.Name) and mentions(other, term.id))
         )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import Module
 
-from normgen.torch.patching.classes import Patched, become, restore
-from normgen.torch.patching.codes import codes
+from normgen.torch.patching.classes import Match, Patched, become, restore
 from normgen.torch.patching.dropins import (
     SPECS,
     base_of,
@@ -24,12 +23,13 @@ from normgen.torch.patching.dropins import (
     wraps_super,
 )
 from normgen.torch.patching.functional import INSTEAD
-from normgen.torch.patching.fusing import fused, fusible, shown, unfused
-from normgen.torch.patching.joining import Found, joinable, joining
+from normgen.torch.patching.fusing import fused, fusible, unfused
+from normgen.torch.patching.joining import joinable, joining
 from normgen.torch.patching.lookalikes import Likeness, Likenesses
 from normgen.torch.patching.probes import PAIRS, Pair
 from normgen.torch.patching.report import Left, Replaced, Report
 from normgen.torch.patching.selection import Only, Predicate, holds_norm, is_foreign, may_be_norm, selector
+from normgen.torch.patching.sources import FORWARD, codes
 
 KEEP = "keep"
 ONCE = "once"
@@ -77,7 +77,7 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
             become(module, found.cls)
     kept = {module for _, module, found in decisions if isinstance(found, str)}
     apart = unfused(model, kept) if fuse else ()
-    blocks = (*_fuse(model, chosen), *_join(model, chosen, dtype == KEEP)) if fuse else ()
+    blocks = tuple(_joined(model, chosen, dtype == KEEP)) if fuse else ()
     return Report(
         type(model).__name__,
         replaced=tuple(
@@ -109,46 +109,38 @@ def unpatch(model: Module) -> tuple[str, ...]:
     return restore(list(model.named_modules()))
 
 
-def _fuse(model: Module, chosen: Predicate) -> tuple[Replaced, ...]:
-    """Fuse the blocks of a model whose norms are chosen."""
-    return _changed(model, lambda name, block: _fusion(name, block, chosen))
+def _joined(model: Module, chosen: Predicate, rounded: bool) -> Iterator[Replaced]:
+    """Join the chosen norms of blocks with a sum before them, then others with an activation behind them.
+    `rounded`: whether what stands between is rounded as before."""
+    yield from _join(model, chosen, fusible, fused)
+    note = "" if rounded else ONCE_ROUNDED
+    yield from _join(model, chosen, joinable, lambda cls, pairs: joining(cls, pairs, rounded), note)
 
 
-def _fusion(name: str, block: Module, chosen: Predicate) -> _Change | None:
-    cls: Any = type(block)
-    norms = tuple(
-        each for each in fusible(block) if chosen(f"{name}.{each}".lstrip("."), getattr(block, each))
-    )
-    return _Change(fused(cls, norms), shown(block, norms)) if norms else None
+def _join(
+    model: Module,
+    chosen: Predicate,
+    find: Callable[[Module], Iterable[Match]],
+    make: Callable[..., type[Module]],
+    note: str = "",
+) -> Iterator[Replaced]:
+    """Join the chosen norms of blocks with their neighbors. `find`: the norms of a block that can be joined;
+    `make`: the class for a block, from its own class and the keys of these."""
 
+    def change(name: str, block: Module) -> _Change | None:
+        shown: dict[str, dict[str, None]] = {}
+        keys: dict[Any, None] = {}
+        for each in () if isinstance(block, Patched) or FORWARD in vars(block) else find(block):
+            if chosen(f"{name}.{each.norm}".lstrip("."), block.get_submodule(each.norm)):
+                shown.setdefault(each.shown, {})[each.norm] = keys[each.key] = None
+        text = "; ".join(f"{what} ({', '.join(norms)})" for what, norms in shown.items())
+        return _Change(make(type(block), tuple(keys)), text, note) if keys else None
 
-def _join(model: Module, chosen: Predicate, rounded: bool) -> tuple[Replaced, ...]:
-    """Join the norms of blocks that are chosen with what follows them."""
-    return _changed(model, lambda name, block: _joint(name, block, chosen, rounded))
-
-
-def _joint(name: str, block: Module, chosen: Predicate, rounded: bool) -> _Change | None:
-    cls: Any = type(block)
-    found = [
-        each
-        for each in joinable(block)
-        if chosen(f"{name}.{each.norm}".lstrip("."), block.get_submodule(each.norm))
-    ]
-    if not found:
-        return None
-    pairs = tuple(dict.fromkeys((each.norm, each.activation) for each in found))
-    return _Change(joining(cls, pairs, rounded), _shown(block, found), "" if rounded else ONCE_ROUNDED)
-
-
-def _changed(model: Module, look: Callable[[str, Module], _Change | None]) -> tuple[Replaced, ...]:
-    """Change the blocks of a model in which something is found."""
-    done = []
     for name, block in list(model.named_modules()):
-        found = _tried(look, name, block)
+        found = _tried(change, name, block)
         if isinstance(found, _Change):
-            done.append(Replaced(name, type(block).__name__, found.spec, found.note))
+            yield Replaced(name, type(block).__name__, found.spec, found.note)
             become(block, found.cls)
-    return tuple(done)
 
 
 def _devices(model: Module) -> set[str]:
@@ -164,16 +156,6 @@ def _tried(look: Callable[..., _Change | str | None], *given: Any) -> _Change | 
         return look(*given)
     except Exception as fault:
         return f"inspecting it raised {type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
-
-
-def _shown(block: Module, found: Iterable[Found]) -> str:
-    """The specs of norms and what they are joined with, each with the names of the norms."""
-    names: dict[str, list[str]] = {}
-    for each in found:
-        base: Any = base_of(type(block.get_submodule(each.norm)))
-        parts = f"{SPECS[base.__name__]}, sum" if each.added else SPECS[base.__name__]
-        names.setdefault(f"{parts} and {each.kind}", []).append(each.norm)
-    return "; ".join(f"{what} ({', '.join(dict.fromkeys(norms))})" for what, norms in names.items())
 
 
 def _named(model: Module) -> dict[Module, list[str]]:

@@ -50,24 +50,25 @@ class Report:
         already = f"; {len(self.already)} already were" if self.already else ""
         where = ON_CPU if self.on_cpu else ""
         lines = [f"{self.model}: {_counted(len(self.replaced), 'module')} replaced{already}{where}"]
-        lines += _groups((r.name, f"{r.type} -> {r.spec}", r.note) for r in self.replaced)
-        if self.fused:
-            lines.append(f"{_counted(len(self.fused), 'block')} fused")
-            lines += _groups((r.name, f"{r.type} -> {r.spec}", r.note) for r in self.fused)
-        if self.unfused:
-            lines.append(f"{_counted(len(self.unfused), 'norm')} not fused with a sum before it")
-            lines += _groups((r.name, r.type, r.reason) for r in self.unfused)
-        if self.left:
-            lines.append(f"{_counted(len(self.left), 'module')} left unchanged")
-            lines += _groups((r.name, r.type, r.reason) for r in self.left)
+        lines += _groups(self.replaced)
+        for title, rows in (
+            (f"{_counted(len(self.fused), 'block')} fused", self.fused),
+            (f"{_counted(len(self.unfused), 'norm')} not fused with a sum before it", self.unfused),
+            (f"{_counted(len(self.left), 'module')} left unchanged", self.left),
+        ):
+            lines += [title, *_groups(rows)] if rows else []
         return "\n".join(lines)
 
 
-def _groups(rows: Iterable[tuple[str, str, str]]) -> list[str]:
-    """A line for all rows (name, what, note) that share the last two, with their names below."""
+def _groups(rows: Iterable[Replaced | Left]) -> list[str]:
+    """A line for all rows that differ in their names alone, which are below it."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for name, what, note in rows:
-        groups.setdefault((what, note), []).append(name)
+    for row in rows:
+        if isinstance(row, Left):
+            what, note = row.type, row.reason
+        else:
+            what, note = f"{row.type} -> {row.spec}", row.note
+        groups.setdefault((what, note), []).append(row.name)
     lines = []
     for (what, note), names in groups.items():
         lines.append(f"  {len(names)} {what}" + (f": {note}" if note else ""))

@@ -23,21 +23,13 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from normgen.torch.patching.sources import (
-    compiled,
-    definition_of,
-    first_argument,
-    methods_of,
-    resolved,
-    scope_of,
-)
+from normgen.torch.patching.sources import FORWARD, Method, method_of, methods_of, resolved
 from normgen.torch.patching.syntax import (
     Body,
     OwnCall,
     bodies,
     first_computed,
     inner_bodies,
-    looks_at_names,
     name_node,
     own_call,
     own_nodes,
@@ -73,72 +65,53 @@ class Site:
 def sums(cls: type[Module]) -> tuple[tuple[str, str], ...]:
     """The attributes of a class of blocks that its methods call on a sum, each with why it stays apart; ""
     where it need not."""
-    found = {
-        (site.call.attribute, site.fault): None
-        for method in methods_of(cls)
-        for site in _read(cls, method)[1]
-    }
-    return tuple(found)
+    found = (site for method in methods_of(cls) for site in _sites(method))
+    return tuple(dict.fromkeys((site.call.attribute, site.fault) for site in found))
 
 
 @cache
 def is_readable(cls: type[Module]) -> bool:
     """Whether the source of a forward says all that it does."""
-    definition = definition_of(cls)
-    return definition is not None and not looks_at_names(definition)
+    return any(method.name == FORWARD for method in methods_of(cls))
 
 
-def with_sums(
-    cls: type[Module], norms: Container[str], named: Mapping[str, Any]
-) -> dict[str, Callable[..., Any]]:
-    """The methods of a class in which norms become one call with the sum before. `named`: what is called."""
-    made = {}
-    for method in methods_of(cls):
-        definition, found = _read(cls, method)
-        chosen = [site for site in found if site.call.attribute in norms and not site.fault]
-        for site in chosen:
-            _unite(site, scope_of(cls, method))
-        if definition is not None and chosen:
-            made[method] = compiled(cls, definition, named, method)
-    return made
+def unite(method: Method, norms: Container[str]) -> bool:
+    """Change the syntax of a method, so that these norms become one call with the sum before; returns whether
+    it has any."""
+    found = [site for site in _sites(method) if site.call.attribute in norms and not site.fault]
+    for site in found:
+        _unite(site, method.scope)
+    return bool(found)
 
 
 def functions_called(cls: type[Module], known: Container[Any]) -> tuple[Any, ...]:
     """Which of these functions the forward of a class calls by a name of its module; none where its source is
     not to be had."""
-    definition = definition_of(cls)
-    if definition is None:
-        return ()
-    scope = scope_of(cls)
-    called = (resolved(node.func, scope) for node in ast.walk(definition) if isinstance(node, ast.Call))
-    return tuple(dict.fromkeys(each for each in called if _is_among(each, known)))
+    method = method_of(cls)
+    return () if method is None else tuple(dict.fromkeys(found for _, found in _calls(method, known)))
 
 
 def redirected(cls: type[Module], instead: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
     """The forward of a class with other functions in place of those that it calls."""
-    definition = definition_of(cls)
-    assert definition is not None
-    scope = scope_of(cls)
+    method = method_of(cls)
+    assert method is not None
     named = {}
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Call) and _is_among(found := resolved(node.func, scope), instead):
-            name = f"_normgen_{found.__name__}"
-            named[name] = instead[found]
-            node.func = ast.copy_location(ast.Name(name, ast.Load()), node.func)
-    return compiled(cls, definition, named)
+    for call, function in _calls(method, instead):
+        name = f"_normgen_{function.__name__}"
+        named[name] = instead[function]
+        call.func = ast.copy_location(name_node(name), call.func)
+    return method.compiled(named)
 
 
-def _is_among(found: Any, known: Container[Any]) -> bool:
-    return isfunction(found) and found in known
+def _calls(method: Method, known: Container[Any]) -> Iterator[tuple[ast.Call, Any]]:
+    """The calls of these functions in a method."""
+    found = ((call, resolved(call.func, method.scope)) for call in method.calls())
+    return (each for each in found if isfunction(each[1]) and each[1] in known)
 
 
-def _read(cls: type[Module], method: str) -> tuple[ast.FunctionDef | None, list[Site]]:
-    """The syntax of a method, and the norms of sums in it."""
-    definition = definition_of(cls, method)
-    if definition is None or looks_at_names(definition):
-        return definition, []
-    reader = _Reader(first_argument(definition), scope_of(cls, method))
-    return definition, list(reader.sites(definition.body, ()))
+def _sites(method: Method) -> list[Site]:
+    """The norms of sums in a method."""
+    return list(_Reader(method.own, method.scope).sites(method.definition.body, ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Methods as syntax, and methods made of syntax that was changed."""
+"""Methods as syntax, and methods compiled from syntax that was changed."""
 
 from __future__ import annotations
 import __future__
@@ -6,7 +6,8 @@ import __future__
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import isfunction, ismodule
 from types import CellType, CodeType, FunctionType
@@ -14,17 +15,87 @@ from typing import Any
 
 from torch.nn import Module
 
-from normgen.torch.patching.codes import codes
-from normgen.torch.patching.syntax import stores
+from normgen.torch.patching.syntax import looks_at_names, stores
 
 FORWARD = "forward"
 
 
-def scope_of(cls: type[Module], method: str = FORWARD) -> dict[str, Any]:
-    """What the names in a method are, but for those of its own and of the functions within it."""
-    plain = inspect.unwrap(getattr(cls, method))
-    own = {name for each in codes(plain.__code__) for name in (*each.co_varnames, *each.co_cellvars)}
-    return {name: value for name, value in plain.__globals__.items() if name not in own}
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A code and those of the functions and classes within it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from codes(each)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a class. `own`: what it calls its module; "" where it gives that name another value.
+    `scope`: what its other names stand for, but for those of its own and of the functions within it."""
+
+    cls: type[Module]
+    name: str
+    definition: ast.FunctionDef
+    own: str
+    scope: Mapping[str, Any]
+
+    def calls(self) -> Iterator[ast.Call]:
+        return (node for node in ast.walk(self.definition) if isinstance(node, ast.Call))
+
+    def compiled(self, named: Mapping[str, Any]) -> Callable[..., Any]:
+        """The method as its definition is now. `named`: what names stand for in that alone."""
+        plain: Any = inspect.unwrap(getattr(self.cls, self.name))
+        code = _code(plain, self.definition, named)
+        cells = tuple(CellType(named[name]) for name in code.co_freevars)
+        made: Any = FunctionType(code, plain.__globals__, plain.__name__, plain.__defaults__, cells)
+        update_wrapper(made, plain)
+        del made.__wrapped__
+        made.__kwdefaults__ = plain.__kwdefaults__
+        home = next(vars(base) for base in self.cls.__mro__ if self.name in vars(base))
+        for each in reversed(self.definition.decorator_list):
+            decorator = compile(ast.Expression(each), plain.__code__.co_filename, "eval", dont_inherit=True)
+            made = eval(decorator, plain.__globals__, dict(home))(made)
+        function: Callable[..., Any] = made
+        return function
+
+
+def method_of(cls: type[Module], name: str = FORWARD) -> Method | None:
+    """A method of a class; None where its source is not available, or is not all that there is to it."""
+    definition = _definition(cls, name)
+    if definition is None:
+        return None
+    plain: Any = inspect.unwrap(getattr(cls, name))
+    inner = {name for each in codes(plain.__code__) for name in (*each.co_varnames, *each.co_cellvars)}
+    scope = {name: value for name, value in plain.__globals__.items() if name not in inner}
+    own = next((each.arg for each in (*definition.args.posonlyargs, *definition.args.args)), "")
+    return Method(cls, name, definition, "" if stores(definition, own) else own, scope)
+
+
+def methods_of(cls: type[Module]) -> list[Method]:
+    """The forward of a class, and methods of its own that are called from there, whose source says all that
+    they do."""
+    names, found = [FORWARD], []
+    for name in names:  # grows
+        if (method := method_of(cls, name)) is None:
+            continue
+        for call in method.calls():
+            match call.func:
+                case ast.Attribute(value=ast.Name(id=own), attr=attr) if own == method.own:
+                    names += [attr] if attr not in names and _is_method(cls, attr) else []
+        found += [] if looks_at_names(method.definition) else [method]
+    return found
+
+
+def rewritten(
+    cls: type[Module], change: Callable[[Method], bool], named: Mapping[str, Any]
+) -> dict[str, Callable[..., Any]]:
+    """The methods of a class whose syntax `change` changes, compiled. `named`: what names stand for there."""
+    return {each.name: each.compiled(named) for each in methods_of(cls) if change(each)}
+
+
+def _is_method(cls: type[Module], name: str) -> bool:
+    home: Mapping[str, Any] = next((vars(base) for base in cls.__mro__ if name in vars(base)), {})
+    return isfunction(home.get(name)) and not hasattr(Module, name)
 
 
 def resolved(name: ast.expr, scope: Mapping[str, Any]) -> Any:
@@ -36,25 +107,6 @@ def resolved(name: ast.expr, scope: Mapping[str, Any]) -> Any:
             found = resolved(home, scope)
             return getattr(found, attr, None) if ismodule(found) else None
     return None
-
-
-def compiled(
-    cls: type[Module], definition: ast.FunctionDef, named: Mapping[str, Any], method: str = FORWARD
-) -> Callable[..., Any]:
-    """The method of a class with the code of a definition. `named`: what names stand for in that alone."""
-    plain: Any = inspect.unwrap(getattr(cls, method))
-    code = _code(plain, definition, named)
-    cells = tuple(CellType(named[name]) for name in code.co_freevars)
-    made: Any = FunctionType(code, plain.__globals__, plain.__name__, plain.__defaults__, cells)
-    update_wrapper(made, plain)
-    del made.__wrapped__
-    made.__kwdefaults__ = plain.__kwdefaults__
-    home = next(vars(base) for base in cls.__mro__ if method in vars(base))
-    for each in reversed(definition.decorator_list):
-        decorator = compile(ast.Expression(each), plain.__code__.co_filename, "eval", dont_inherit=True)
-        made = eval(decorator, plain.__globals__, dict(home))(made)
-    function: Callable[..., Any] = made
-    return function
 
 
 def _code(plain: Any, definition: ast.FunctionDef, names: Iterable[str]) -> CodeType:
@@ -71,35 +123,9 @@ def _code(plain: Any, definition: ast.FunctionDef, names: Iterable[str]) -> Code
     return next(each for each in codes(made) if each.co_name == definition.name)
 
 
-def first_argument(definition: ast.FunctionDef | None) -> str:
-    """What a method calls its module; "" where it gives that name another value."""
-    if definition is None:
-        return ""
-    name = next((each.arg for each in (*definition.args.posonlyargs, *definition.args.args)), "")
-    return "" if stores(definition, name) else name
-
-
-def methods_of(cls: type[Module]) -> tuple[str, ...]:
-    """The forward of a class, and methods of its own that are called from there."""
-    found = [FORWARD]
-    for method in found:
-        definition = definition_of(cls, method)
-        own = first_argument(definition)
-        for node in () if definition is None else ast.walk(definition):
-            match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if name == own:
-                    found += [attr] if attr not in found and _is_method(cls, attr) else []
-    return tuple(found)
-
-
-def _is_method(cls: type[Module], name: str) -> bool:
-    home: Mapping[str, Any] = next((vars(base) for base in cls.__mro__ if name in vars(base)), {})
-    return isfunction(home.get(name)) and not hasattr(Module, name)
-
-
-def definition_of(cls: type[Module], method: str = FORWARD) -> ast.FunctionDef | None:
+def _definition(cls: type[Module], name: str) -> ast.FunctionDef | None:
     """The syntax of a method with its decorators, if that is all there is to it."""
-    function: Any = getattr(cls, method)
+    function: Any = getattr(cls, name)
     wrappers = []
     while hasattr(function, "__wrapped__"):
         wrappers.append(getattr(function, "__code__", None))

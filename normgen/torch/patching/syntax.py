@@ -101,27 +101,6 @@ def value_of(statement: ast.stmt) -> ast.expr | None:
     return None
 
 
-class Term(NamedTuple):
-    """A term of a sum of two. `after`: whether something is computed after it and before the sum is."""
-
-    sum: ast.BinOp
-    value: ast.expr
-    other: ast.expr
-    after: bool
-
-
-def terms(value: ast.expr | None) -> list[Term]:
-    """The terms of a sum of two; none where it is no such sum."""
-    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
-        return []
-    left, right = value.left, value.right
-    # A name on the right has its value before what is on the left is computed.
-    return [
-        Term(value, left, right, not is_plain(right)),
-        Term(value, right, left, isinstance(right, ast.Name) and not is_plain(left)),
-    ]
-
-
 def is_plain(value: ast.expr) -> bool:
     """Whether it is there without being computed."""
     return isinstance(value, (ast.Name, ast.Constant))
@@ -173,14 +152,6 @@ def first_computed(value: ast.AST | None) -> ast.AST | None:
     return None if isinstance(value, _READ) else value
 
 
-def giver(body: Body, at: int, value: ast.expr, name: str, own: str) -> str:
-    """The attribute of the module whose result a norm is given, where nothing else has it: as it is computed
-    in the call, or by the statement before under the name that the norm's result takes."""
-    if isinstance(value, ast.Name) and value.id == name and at and target_of(body[at - 1]) == name:
-        return attribute_called(value_of(body[at - 1]), own)
-    return attribute_called(value, own)
-
-
 def mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
 
@@ -193,21 +164,5 @@ def stores(node: ast.AST, name: str) -> bool:
     )
 
 
-def place(node: ast.expr) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def end_of(statement: ast.stmt) -> tuple[int, int]:
-    return statement.end_lineno or 0, statement.end_col_offset or 0
-
-
 def name_node(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
-
-
-def attribute_node(own: str, name: str) -> ast.Attribute:
-    return ast.Attribute(name_node(own), name, ast.Load())
-
-
-def copied(node: ast.expr) -> ast.expr:
-    return ast.parse(ast.unparse(node), mode="eval").body
