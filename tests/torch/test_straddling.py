@@ -27,11 +27,10 @@ from normgen.launching.layout import Lengths, shape_of
 from normgen.package.direction import directions
 from normgen.package.records import dims_text
 from normgen.package.spread import PairRecord
-from normgen.runtime.ranks.blocks import ToldOfGroups
 from normgen.runtime.ranks.division import Block, Division, Span, divided
 from normgen.runtime.ranks.group import run_together
-from normgen.runtime.ranks.stages import LocalCall, Stages
-from normgen.runtime.ranks.straddling import Straddling
+from normgen.runtime.ranks.steps import LocalCall, Stages
+from normgen.runtime.ranks.straddling import Straddling, ToldOfGroups
 from normgen.torch.ranks.float64 import by_operators
 from normgen.torch.ranks.group import TensorMemory
 from normgen.verify.draw import scalar_values
@@ -160,7 +159,7 @@ def run(call, key, divisions, extents):
         given = {name: torch.from_numpy(np.array(each, np.float64)) for name, each in operands.items()}
         like = arrays.view(next(iter(given.values())))
         local = LocalCall(given, numbers, like, memory, lengths, results, types, False, rank)
-        return (yield from as_arrays(Straddling(stages, direction, divisions, local).run()))
+        return (yield from as_arrays(local.run([*Straddling(stages, direction, divisions, local).steps()])))
 
     got = run_together([of_rank(rank) for rank in range(ranks)])
     for result in whole[call.direction].results:

@@ -21,13 +21,11 @@ from normgen.runtime.calls.look import look
 from normgen.runtime.ranks.agreement import Message, agree, faulty, message
 from normgen.runtime.ranks.division import Division
 from normgen.runtime.ranks.group import RankCall
-from normgen.runtime.ranks.stages import Computes, LocalCall, Memory, Stages
+from normgen.runtime.ranks.steps import Along, Computes, LocalCall, Memory, Stages, Step
 from normgen.runtime.ranks.straddling import Straddling
 
 # What makes the stages of a direction that give these results: by its name, of blocks (`straddling`) or not.
 Compile = Callable[[str, tuple[str, ...], bool], SpreadRecord]
-# Of each spread axis the lengths on all ranks.
-Along = Mapping[str, "np.ndarray[Any, Any]"]
 Run = Callable[[LocalCall, Along], RankCall]  # what makes the results of a call by name
 StagesOf = Callable[[tuple[str, ...], bool], Stages]  # those that give these results, of blocks or not
 _REST = "..."
@@ -116,14 +114,18 @@ class SpreadDirection:
         """The axes whose lengths differ between ranks."""
         return frozenset(self.axes)
 
-    def run(self, call: LocalCall, along: Along, stages_of: StagesOf | None = None) -> RankCall:
-        """What makes the results of a call. `along`: of each spread axis the lengths on all ranks;
-        `stages_of`: the stages to run in place of kernels."""
+    def steps(self, call: LocalCall, along: Along, stages_of: StagesOf | None = None) -> tuple[Step, ...]:
+        """The steps of a call. `along`: of each spread axis the lengths on all ranks; `stages_of`: the stages
+        to run in place of kernels."""
         found = self.divided(along)
         stages = (stages_of or self.stages_of)(self.computed(call), bool(found))
         if found:
-            return Straddling(stages, self.direction, found, call).run()
-        return stages.run(*self.by_groups(call, along))
+            return tuple(Straddling(stages, self.direction, found, call).steps())
+        return tuple(stages.steps(*self.by_groups(call, along)))
+
+    def run(self, call: LocalCall, along: Along, stages_of: StagesOf | None = None) -> RankCall:
+        """What makes the results of a call by its steps."""
+        return call.run(self.steps(call, along, stages_of))
 
     def divided(self, along: Along) -> tuple[Division, ...]:
         """The runs of all ranks, where some straddle groups."""

@@ -15,9 +15,9 @@ from normgen.launching.layout import Lengths
 from normgen.package.direction import Direction
 from normgen.package.records import Package
 from normgen.package.spread import PairRecord
-from normgen.runtime.ranks.direction import Along, Compile, SpreadDirection
+from normgen.runtime.ranks.direction import Compile, SpreadDirection
 from normgen.runtime.ranks.division import Division, divisions
-from normgen.runtime.ranks.stages import Computes, LocalCall, Stages
+from normgen.runtime.ranks.steps import Along, Computes, LocalCall, Stages
 
 
 @dataclass(frozen=True)

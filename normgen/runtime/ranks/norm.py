@@ -15,7 +15,7 @@ from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import Compile, SpreadDirection
 from normgen.runtime.ranks.group import RankCall, Simulated, run_alone, run_together
 from normgen.runtime.ranks.groups import Grouped, spread_direction
-from normgen.runtime.ranks.stages import HostMemory, by_kernels
+from normgen.runtime.ranks.steps import HostMemory, by_kernels
 
 _OPTIONS = {"forward": ("save",), "backward": ("wrt", "dtypes")}
 _HOST = HostMemory()

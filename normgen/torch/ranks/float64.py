@@ -9,7 +9,7 @@ import torch
 
 from normgen.package.direction import Direction
 from normgen.package.records import Package
-from normgen.runtime.ranks.stages import Compute, Computes, Numbers
+from normgen.runtime.ranks.steps import Compute, Computes, Numbers
 from normgen.torch.calls import Wanted
 from normgen.torch.derived import Derived
 from normgen.torch.dtypes import TYPES

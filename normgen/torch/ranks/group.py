@@ -13,9 +13,12 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from normgen.arrays.views import packed
 from normgen.launching.launch import HOST, DeviceKey
+from normgen.launching.layout import Shape
 from normgen.launching.machine import Machine
 from normgen.locks import new_lock
+from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.agreement import PLACE, accord
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import NodeRanks
@@ -26,6 +29,7 @@ from normgen.torch.ranks.peer_memory import PeerMemory, Unfit
 from normgen.torch.ranks.store import RankStore, node_ranks, timeout
 from normgen.torch.ranks.transport import TRANSPORTS
 
+_NUMBERS = 64  # tensors of numbers that are kept, of a case and of each stream
 _KEPT = 4096  # calls that ranks have agreed on, for graphs
 
 
@@ -269,18 +273,30 @@ class TensorMemory:
     def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self.device: DeviceKey = HOST if device.type == "cpu" else (device.type, device.index or 0)
         self._device, self._dtype = device, dtype
+        self._numbers: Bounded[Any, torch.Tensor] = Bounded(_NUMBERS)
 
     def zeros(self, size: int) -> Any:
         """So many zeros."""
         return torch.zeros(size, dtype=self._dtype, device=self._device)
 
     def numbers(self, values: Sequence[float]) -> Any:
-        """These floats."""
-        return numbers_on(self._device, values, self._dtype)
+        """These floats, for a call on the current stream: what another one fills may not be there yet, and
+        what a graph takes is to be its own."""
+        stream = private.stream_name(self._device)
+        key = stream, *values
+        found = None if stream is None else self._numbers.get(key)
+        if found is None:
+            found = numbers_on(self._device, values, self._dtype)
+            if stream is not None:
+                self._numbers.keep(key, found)
+        return found
 
-    def contiguous(self, array: Any) -> Any:
-        """The array, contiguous."""
-        return array.contiguous()
+    def parts(self, every: Any, start: int, shape: Shape) -> Any:
+        """Of arrays [n, size] the tensors of a shape that begin at `start`: [n, *shape]. Operators add in an
+        order that depends on strides, kernels do not."""
+        count, size = every.shape
+        made = every.as_strided((count, *shape), (size, *packed(shape)), every.storage_offset() + start)
+        return made.contiguous() if self._dtype == torch.float64 else made
 
 
 def group_name(what: str, group: Any) -> str:

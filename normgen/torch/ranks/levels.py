@@ -18,7 +18,7 @@ from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import SpreadDirection
 from normgen.runtime.ranks.groups import Grouped, spread_direction
 from normgen.runtime.ranks.norm import SpreadNorm
-from normgen.runtime.ranks.stages import Stages, by_kernels
+from normgen.runtime.ranks.steps import Stages, by_kernels
 from normgen.torch.levels import Level, compilation_of, operator_name
 from normgen.torch.ranks.float64 import by_operators
 from normgen.torch.ranks.group import ProcessRanks
@@ -91,9 +91,11 @@ class _SpreadLevel(Level):
             programs = self._on_rank.program(name, wanted, self._where.whole, blocks)
             return Stages(self._spread[name].stages_of(wanted, blocks).record, by_operators(programs))
 
+        @cache
         def last(wanted: tuple[str, ...]) -> SpreadRecord | None:
             return self._channels_last(name, wanted)
 
+        @cache
         def told(wanted: tuple[str, ...]) -> ToldRecord | None:
             from normgen.codegen.ranks import told_record, wanted_part
 

@@ -1,0 +1,309 @@
+"""A call of one rank as a list of steps: local programs, and exchanges between them.
+
+A list is made once for calls that differ in values alone, and `walk` executes it, whatever computes the
+programs: kernels on NumPy arrays or tensors, or PyTorch's operators in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from normgen import arrays
+from normgen.arrays.views import View
+from normgen.launching.launch import HOST, DeviceKey
+from normgen.launching.layout import Lengths, Shape, shape_of
+from normgen.package.direction import Direction, directions, result_tuple
+from normgen.package.records import Package, TensorRecord
+from normgen.package.spread import SpreadRecord, StageRecord
+from normgen.runtime.calls.assemble import Executors, Planner
+from normgen.runtime.calls.dispatch import Dispatcher
+from normgen.runtime.ranks.group import RankCall
+
+# What a rank without elements sends, by the part that it has.
+IDENTITY = {"sum": 0.0, "max": -np.inf, "min": np.inf}
+SENT = ""  # the name of the floats that a rank sends in a round
+_ALIGNED = 4  # floats of 16 bytes: where each tensor begins in what is exchanged
+
+Numbers = Mapping[str, float]
+Arrays = dict[str, Any]  # what a rank holds during a call, by name: arrays, and numbers
+Along = Mapping[str, "np.ndarray[Any, Any]"]  # of each spread axis the lengths on all ranks
+Program = Callable[[Arrays], Mapping[str, Any]]  # a step that computes: from what a rank holds to its results
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A step that gathers an array from each rank. `send`: the array of this rank; `receive`: what a rank
+    makes of the arrays of all, with a first axis of ranks."""
+
+    send: Callable[[Arrays], Any]
+    receive: Callable[[Arrays, Any], Mapping[str, Any]]
+
+
+Step = Program | Exchange
+
+
+def walk(steps: Sequence[Step], held: Arrays) -> RankCall:
+    """Execute the steps of a call. Returns what a rank then holds. `held`: what it holds at first."""
+    for step in steps:
+        if isinstance(step, Exchange):
+            held |= step.receive(held, (yield step.send(held)))
+        else:
+            held |= step(held)
+    return held
+
+
+class Memory(Protocol):
+    """Where ranks have what they send: on one device, as arrays of which parts can be taken and assigned
+    to."""
+
+    device: DeviceKey
+
+    def zeros(self, size: int) -> Any:
+        """So many floats, of 0."""
+
+    def numbers(self, values: Sequence[float]) -> Any:
+        """Floats of these values."""
+
+    def parts(self, every: Any, start: int, shape: Shape) -> Any:
+        """Of arrays [n, size] the tensors of a shape that begin at `start`: [n, *shape]."""
+
+
+class HostMemory:
+    """Arrays of NumPy."""
+
+    device = HOST
+
+    def zeros(self, size: int) -> Any:
+        """So many floats, of 0."""
+        return np.zeros(size, np.float32)
+
+    def numbers(self, values: Sequence[float]) -> Any:
+        """Floats of these values."""
+        return np.array(values, np.float32)
+
+    def parts(self, every: Any, start: int, shape: Shape) -> Any:
+        """Of arrays [n, size] the tensors of a shape that begin at `start`: [n, *shape]."""
+        return np.ascontiguousarray(every[:, start : start + prod(shape)]).reshape(len(every), *shape)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCall:
+    """A call of one rank: its arrays by name, None for those left out, and what it is to make of them."""
+
+    operands: Mapping[str, Any]
+    numbers: Numbers
+    like: View | None  # of an operand, whose library makes the results; None in calls that have no tensors
+    memory: Memory
+    lengths: Lengths  # on this rank
+    results: Mapping[str, tuple[Shape, str]]  # that are wanted: shape and element type
+    types: Mapping[str, str]  # of operands
+    idle: bool  # nothing is wanted, or all cotangents are zero
+    rank: int = 0  # which one it is
+
+    def zeros(self) -> Arrays:
+        """The wanted results, of zeros: what a rank without elements leaves as it is."""
+        return {name: self.array(*about) for name, about in self.results.items()}
+
+    def array(self, shape: Shape, dtype: str) -> Any:
+        """An array of zeros where the operands are."""
+        assert self.like is not None, "a call with tensors"
+        return arrays.zeros(self.like, shape, dtype, arrays.stream_of(self.like))
+
+    def run(self, steps: Sequence[Step]) -> RankCall:
+        """The wanted results by name."""
+        held = yield from walk(steps, {**self.operands, **self.numbers, **self.zeros()})
+        return {name: held[name] for name in self.results}
+
+
+class Compute(Protocol):
+    """What runs a local program."""
+
+    def __call__(
+        self,
+        operands: Mapping[str, Any],
+        numbers: Numbers,
+        wanted: tuple[str, ...],
+        out: Mapping[str, Any],
+        types: Mapping[str, str],
+    ) -> Mapping[str, Any]:
+        """Its results by name, None for those that are not wanted; those in `out` are written there. States
+        are updated. `types`: of the operands of the whole call."""
+
+
+# What runs the local program at a place: rounds, then what merges, and what makes results.
+Computes = Callable[[int, Direction, Package], Compute]
+
+
+def by_kernels(executors: Executors, planner: Planner) -> Computes:
+    """What runs local programs by kernels."""
+
+    def compute_of(_: int, direction: Direction, package: Package) -> Compute:
+        result = result_tuple(direction.result_type, tuple(direction.results))
+        dispatcher = Dispatcher(direction, package, result, executors, planner)
+
+        def compute(
+            operands: Mapping[str, Any],
+            numbers: Numbers,
+            wanted: tuple[str, ...],
+            out: Mapping[str, Any],
+            types: Mapping[str, str],
+        ) -> Mapping[str, Any]:
+            request = dispatcher.arguments.request((), {**operands, **numbers})
+            absent = tuple((name, kind) for name, kind in types.items() if operands.get(name) is None)
+            made = dispatcher.run(request._replace(wanted=wanted, out=out, types=absent))
+            return dict(made._asdict())
+
+        return compute
+
+    return compute_of
+
+
+class Stage:
+    """A local program, ready to be called."""
+
+    def __init__(self, record: StageRecord, place: int, computes: Computes) -> None:
+        self.told, self.handed = record.told, record.handed
+        self.concerned = dict(record.concerned)
+        self.reads: tuple[str, ...] = ()
+        self._compute = None
+        if record.package is not None:
+            self._numbers = tuple(attr.name for attr in record.package.attrs)
+            self._direction, _ = directions(record.package)
+            self.reads = self._direction.reads
+            self._compute = computes(place, self._direction, record.package)
+
+    def run(
+        self, held: Arrays, out: Mapping[str, Any], types: Mapping[str, str], empty: Collection[str] = ()
+    ) -> Arrays:
+        """Its results by name: those in `out` are written there; of the others, what is handed on is made.
+        `empty`: spread axes along which this rank has no elements."""
+        if self._compute is None:
+            return {}
+        direction = self._direction
+        idle = {name for name, axes in self.concerned.items() if not set(axes).isdisjoint(empty)}
+        asked = {*self.handed, *out} - idle
+        wanted = tuple(name for name in direction.results if name in asked)
+        if not wanted and not direction.updated - idle:
+            return {}
+        operands = {name: held.get(name) for name in direction.operands}
+        numbers = {name: held[name] for name in self._numbers}
+        written = {name: out[name] for name in wanted if name in out}
+        made = self._compute(operands, numbers, wanted, written, types)
+        return {name: made[name] for name in wanted if name not in out}
+
+
+class Stages:
+    """The local programs of a direction. Any number of threads may run calls of them."""
+
+    def __init__(self, record: SpreadRecord, computes: Computes) -> None:
+        self.record = record
+        every = (*record.rounds, record.merge, record.apply)
+        self.every = tuple(Stage(each, place, computes) for place, each in enumerate(every))
+
+    def steps(self, call: LocalCall, along: Along) -> Iterator[Step]:
+        """The steps of a call."""
+        empty = {axis for axis in self.record.axes if call.lengths.axes.get(axis) == 0}
+        merge = len(self.record.rounds)
+
+        def program(place: int, told: Told | None) -> Program:
+            stage = self.every[place]
+
+            def run(held: Arrays) -> Arrays:
+                sent = {} if told is None else told.sent(held)
+                out = {**{name: held[name] for name in call.results}, **sent}
+                return {**sent, **stage.run(held, out, call.types, () if place == merge else empty)}
+
+            return run
+
+        return steps_of(self.record, call.lengths, along, call.memory, program)
+
+
+def steps_of(
+    record: SpreadRecord,
+    lengths: Lengths,
+    along: Along,
+    memory: Memory,
+    program: Callable[[int, Told | None], Program | None],
+) -> Iterator[Step]:
+    """The steps of a call. `lengths`: on this rank; `program`: the local program at a place, None where it
+    has nothing to compute, which sends these tensors in a round."""
+    numbers = constants(record, lengths, along)
+    counts = {name: along[axis].tolist() for name, axis in record.counts}
+    yield lambda _: {**numbers, **{name: memory.numbers(each) for name, each in counts.items()}}
+    for place, stage in enumerate(record.rounds):
+        told = Told(stage.told, lengths, memory)
+        yield from (step for step in (program(place, told),) if step is not None)
+        yield told.exchange(dict(record.own))
+    after = (program(place, None) for place in range(len(record.rounds), len(record.rounds) + 2))
+    yield from (step for step in after if step is not None)
+
+
+def constants(record: SpreadRecord, lengths: Lengths, along: Along) -> dict[str, float]:
+    """The numbers that programs take for lengths."""
+    sizes = {name: float(along[axis].sum()) for name, axis in record.sizes}
+    return sizes | {name: float(lengths.axes.get(axis, 0)) for name, axis in record.lengths}
+
+
+class Layout(NamedTuple):
+    """How the tensors that a rank sends lie in one array: where each begins and its shape, by name; how many
+    floats there are."""
+
+    places: Mapping[str, tuple[int, Shape]]
+    size: int
+
+    def tensors(self, floats: Any) -> Arrays:
+        """The tensors in such an array."""
+        return {n: floats[at : at + prod(shape)].reshape(shape) for n, (at, shape) in self.places.items()}
+
+
+def layout(told: Sequence[tuple[TensorRecord, str]], lengths: Lengths) -> Layout:
+    """The layout of what a rank sends; that of one tensor has nothing behind it."""
+    places: dict[str, tuple[int, Shape]] = {}
+    size = end = 0
+    for record, _ in told:
+        shape = shape_of(record, lengths)
+        places[record.name] = size, shape
+        end = size + prod(shape)
+        size = -(-end // _ALIGNED) * _ALIGNED
+    return Layout(places, size if len(places) > 1 else end)
+
+
+class Told:
+    """The tensors that a rank sends in a round, with the parts that it has of their values. They lie one
+    after the other in an array of floats, once or in each of some slots."""
+
+    def __init__(
+        self, told: Sequence[tuple[TensorRecord, str]], lengths: Lengths, memory: Memory, slots: int = 1
+    ) -> None:
+        self.told, self.memory, self.slots = told, memory, slots
+        self.layout = layout(told, lengths)
+
+    def sent(self, _: Arrays) -> Arrays:
+        """What a rank without elements sends, with the tensors of the last slot by name."""
+        floats = self.memory.zeros(self.slots * self.layout.size)
+        for slot in floats.reshape(self.slots, self.layout.size):
+            tensors = self.layout.tensors(slot)
+            for record, part in self.told:
+                tensors[record.name][...] = IDENTITY[part]
+        return {SENT: floats, **tensors}
+
+    def of_all(self, gathered: Any) -> Arrays:
+        """The tensors of all ranks, with a first axis of ranks and their slots."""
+        every = gathered.reshape(len(gathered) * self.slots, self.layout.size)
+        return {name: self.memory.parts(every, *place) for name, place in self.layout.places.items()}
+
+    def exchange(self, own: Mapping[str, str]) -> Exchange:
+        """The exchange of a round. `own`: what later steps call tensors that this rank has sent."""
+        places = {
+            called: self.layout.places[name] for called, name in own.items() if name in self.layout.places
+        }
+        mine = Layout(places, self.layout.size)
+        return Exchange(
+            lambda held: held[SENT],
+            lambda held, every: {**self.of_all(every), **mine.tensors(held[SENT])},
+        )
