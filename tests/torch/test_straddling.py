@@ -30,7 +30,7 @@ from normgen.package.spread import PairRecord
 from normgen.runtime.ranks.division import Block, Division, Span, divided
 from normgen.runtime.ranks.group import run_together
 from normgen.runtime.ranks.steps import LocalCall, Stages
-from normgen.runtime.ranks.straddling import Straddling, ToldOfGroups
+from normgen.runtime.ranks.straddling import Straddling
 from normgen.torch.ranks.float64 import by_operators
 from normgen.torch.ranks.group import TensorMemory
 from normgen.verify.draw import scalar_values
@@ -238,13 +238,13 @@ def _tails_at_the_end_of_a_group(self, start, length):
     return (*others, Block(tail.run, tail.groups, moved))
 
 
-def _without_the_last_rank(self, gathered):
+def _without_the_last_rank(self, told, held, gathered):
     gathered = gathered.clone()
     gathered[-1] = 0
-    return of_all(self, gathered)
+    return of_all(self, told, held, gathered)
 
 
-counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, ToldOfGroups.of_all
+counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, Straddling.of_all
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, ToldOfGroups
     [
         (Division, "numbers", _counts_of_whole_groups, SPECS[0]),
         (Division, "_blocks", _tails_at_the_end_of_a_group, SPECS[-1]),
-        (ToldOfGroups, "of_all", _without_the_last_rank, SPECS[0]),
+        (Straddling, "of_all", _without_the_last_rank, SPECS[0]),
     ],
 )
 def test_faults_are_seen(where, name, fault, spec, monkeypatch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,26 +57,11 @@ def walk(steps: Sequence[Step], held: Arrays) -> RankCall:
     return held
 
 
-class Memory(Protocol):
-    """Where ranks have what they send: on one device, as arrays of which parts can be taken and assigned
-    to."""
+class Memory:
+    """Where ranks have what they send: on one device, as arrays of which parts can be taken and assigned to.
+    Here on the host, as NumPy arrays."""
 
-    device: DeviceKey
-
-    def zeros(self, size: int) -> Any:
-        """So many floats, of 0."""
-
-    def numbers(self, values: Sequence[float]) -> Any:
-        """Floats of these values."""
-
-    def parts(self, every: Any, start: int, shape: Shape) -> Any:
-        """Of arrays [n, size] the tensors of a shape that begin at `start`: [n, *shape]."""
-
-
-class HostMemory:
-    """Arrays of NumPy."""
-
-    device = HOST
+    device: DeviceKey = HOST
 
     def zeros(self, size: int) -> Any:
         """So many floats, of 0."""
@@ -120,21 +105,19 @@ class LocalCall:
         return {name: held[name] for name in self.results}
 
 
-class Compute(Protocol):
-    """What runs a local program."""
+class LocalRun(NamedTuple):
+    """A run of a local program: what of its results are `wanted`, of which those in `out` are written there.
+    `types`: of the operands of the whole call."""
 
-    def __call__(
-        self,
-        operands: Mapping[str, Any],
-        numbers: Numbers,
-        wanted: tuple[str, ...],
-        out: Mapping[str, Any],
-        types: Mapping[str, str],
-    ) -> Mapping[str, Any]:
-        """Its results by name, None for those that are not wanted; those in `out` are written there. States
-        are updated. `types`: of the operands of the whole call."""
+    operands: Mapping[str, Any]
+    numbers: Numbers
+    wanted: tuple[str, ...]
+    out: Mapping[str, Any]
+    types: Mapping[str, str]
 
 
+# What runs a local program: its results by name, None for those that are not wanted. States are updated.
+Compute = Callable[[LocalRun], Mapping[str, Any]]
 # What runs the local program at a place: rounds, then what merges, and what makes results.
 Computes = Callable[[int, Direction, Package], Compute]
 
@@ -146,16 +129,10 @@ def by_kernels(executors: Executors, planner: Planner) -> Computes:
         result = result_tuple(direction.result_type, tuple(direction.results))
         dispatcher = Dispatcher(direction, package, result, executors, planner)
 
-        def compute(
-            operands: Mapping[str, Any],
-            numbers: Numbers,
-            wanted: tuple[str, ...],
-            out: Mapping[str, Any],
-            types: Mapping[str, str],
-        ) -> Mapping[str, Any]:
-            request = dispatcher.arguments.request((), {**operands, **numbers})
-            absent = tuple((name, kind) for name, kind in types.items() if operands.get(name) is None)
-            made = dispatcher.run(request._replace(wanted=wanted, out=out, types=absent))
+        def compute(run: LocalRun) -> Mapping[str, Any]:
+            request = dispatcher.arguments.request((), {**run.operands, **run.numbers})
+            absent = tuple((name, kind) for name, kind in run.types.items() if run.operands.get(name) is None)
+            made = dispatcher.run(request._replace(wanted=run.wanted, out=run.out, types=absent))
             return dict(made._asdict())
 
         return compute
@@ -193,7 +170,7 @@ class Stage:
         operands = {name: held.get(name) for name in direction.operands}
         numbers = {name: held[name] for name in self._numbers}
         written = {name: out[name] for name in wanted if name in out}
-        made = self._compute(operands, numbers, wanted, written, types)
+        made = self._compute(LocalRun(operands, numbers, wanted, written, types))
         return {name: made[name] for name in wanted if name not in out}
 
 
@@ -235,12 +212,12 @@ def steps_of(
     numbers = constants(record, lengths, along)
     counts = {name: along[axis].tolist() for name, axis in record.counts}
     yield lambda _: {**numbers, **{name: memory.numbers(each) for name, each in counts.items()}}
-    for place, stage in enumerate(record.rounds):
-        told = Told(stage.told, lengths, memory)
-        yield from (step for step in (program(place, told),) if step is not None)
-        yield told.exchange(dict(record.own))
-    after = (program(place, None) for place in range(len(record.rounds), len(record.rounds) + 2))
-    yield from (step for step in after if step is not None)
+    for place, stage in enumerate((*record.rounds, record.merge, record.apply)):
+        told = Told(stage.told, lengths, memory) if stage.told else None
+        if (step := program(place, told)) is not None:
+            yield step
+        if told is not None:
+            yield told.exchange(dict(record.own))
 
 
 def constants(record: SpreadRecord, lengths: Lengths, along: Along) -> dict[str, float]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,7 +23,6 @@ from normgen import arrays
 from normgen.launching.layout import REST, Lengths, Shape, is_contiguous, shape_of
 from normgen.package.direction import Direction
 from normgen.package.records import TensorRecord
-from normgen.package.spread import SpreadRecord, StageRecord
 from normgen.runtime.ranks.division import BLOCKS, Block, Division, Span
 from normgen.runtime.ranks.steps import (
     IDENTITY,
@@ -30,7 +30,6 @@ from normgen.runtime.ranks.steps import (
     Arrays,
     Exchange,
     LocalCall,
-    Memory,
     Numbers,
     Program,
     Stages,
@@ -72,81 +71,14 @@ class Window:
 
 
 class Piece(NamedTuple):
-    """A block that has elements: of which dimension, its place among the blocks of the run, and what it is of
-    arrays."""
+    """A block that has elements: of which dimension, its place among the blocks of the run, what it is of
+    arrays, and what ends the names of its own arrays."""
 
     division: Division
     place: int
     block: Block
     window: Window
-
-
-class ToldOfGroups(Told):
-    """The same of each of a rank's groups; where not all that it sends is of groups, of each of its
-    blocks."""
-
-    def __init__(self, stage: StageRecord, runs: Runs, memory: Memory) -> None:
-        self.runs = runs
-        most = {each.pair.outer: each.most_touched for each in runs.divisions}
-        lengths = replace(runs.lengths, axes={**runs.lengths.axes, **most})
-        super().__init__(stage.told, lengths, memory, runs.slots)
-
-    def of_block(self, floats: Any, piece: Piece) -> Arrays:
-        """Where a block has what it sends. `floats`: what its rank sends."""
-        pair, block = piece.division.pair, piece.block
-        touched = piece.division.touched[self.runs.rank]
-        window = Window({pair.outer: block.groups.within(touched), pair.inner: block.members}, {})
-        slot = floats.reshape(self.slots, self.layout.size)[min(piece.place, self.slots - 1)]
-        tensors = self.layout.tensors(slot)
-        return {record.name: window.of(tensors[record.name], record) for record, _ in self.told}
-
-    def of_all(self, gathered: Any) -> Arrays:
-        """What all ranks send, of all groups."""
-        slots, found = self.slots, super().of_all(gathered)
-        for record, part in self.told:
-            division = self.runs.outer(record)
-            if division is None:
-                continue
-            every, shape = found[record.name], shape_of(record, self.runs.lengths)
-            made = self.memory.zeros(len(every) * prod(shape)).reshape(len(every), *shape)
-            made[...] = IDENTITY[part]
-            for at, each in enumerate(every):
-                touched = division.touched[at // slots]
-                groups = touched if slots == 1 else division.blocks[at // slots][at % slots].groups
-                if groups.length:
-                    told = groups_of(each, record, division, groups.within(touched))
-                    groups_of(made[at], record, division, groups)[...] = told
-            found[record.name] = made
-        return found
-
-
-class Runs(NamedTuple):
-    """The runs of all ranks, which rank this is, the lengths of axes on all ranks together, and of how many
-    parts a rank sends: 1, or one for each block."""
-
-    divisions: tuple[Division, ...]
-    rank: int
-    lengths: Lengths
-    slots: int
-
-    def outer(self, record: TensorRecord) -> Division | None:
-        """The dimension of whose groups a tensor has values, one for each."""
-        return next((each for each in self.divisions if each.pair.outer in record.axes), None)
-
-    def shared(self, record: TensorRecord) -> Division | None:
-        """The same, where each rank has some of these groups."""
-        found = self.outer(record)
-        return None if found is None or found.all_owned else found
-
-
-def runs_of(record: SpreadRecord, divisions: Sequence[Division], call: LocalCall) -> Runs:
-    """Those of a call."""
-    both = {each.pair.outer: each.groups for each in divisions}
-    both |= {each.pair.inner: each.members for each in divisions}
-    lengths = Lengths({**call.lengths.axes, **both}, call.lengths.rest)
-    told = [each for stage in record.rounds for each, _ in stage.told]
-    of_groups = all(any(d.pair.outer in each.axes for d in divisions) for each in told)
-    return Runs(tuple(divisions), call.rank, lengths, 1 if of_groups else BLOCKS)
+    tag: str
 
 
 class Straddling:
@@ -157,48 +89,81 @@ class Straddling:
     ) -> None:
         """`direction`: what the rank takes and returns, with `(G C)` as one axis."""
         self.record = record = stages.record
-        self.stages, self.direction, self.call = stages.every, direction, call
+        self.stages, self.direction, self.divisions, self.call = stages.every, direction, divisions, call
         self.inner = dict(record.placements)
-        self.runs = runs_of(record, divisions, call)
-        merge = record.merge.package
+        both = {each.pair.outer: each.groups for each in divisions}
+        both |= {each.pair.inner: each.members for each in divisions}
+        self.lengths = Lengths({**call.lengths.axes, **both}, call.lengths.rest)  # on all ranks together
+        told = [each for stage in record.rounds for each, _ in stage.told]
+        # Of how many parts a rank sends what it has: 1 if all is of groups, or else one for each block.
+        self.slots = 1 if all(self._outer(each) for each in told) else BLOCKS
+        merged = record.merge.package
         self.records: dict[str, TensorRecord] = {
             **direction.operands,
             **{n.name: of_ranks(n.name, [a for a in n.pair if a not in n.over]) for n in record.numbers},
-            **{
-                each.name: of_ranks(each.name, each.axes) for stage in record.rounds for each, _ in stage.told
-            },
-            **({} if merge is None else {each.name: each for each in merge.forward.writes}),
+            **{each.name: of_ranks(each.name, each.axes) for each in told},
+            **({} if merged is None else {each.name: each for each in merged.forward.writes}),
         }
 
     def steps(self) -> Iterator[Step]:
         """The steps of a call."""
         pieces, rounds = list(self._pieces()), self.record.rounds
+        most = {each.pair.outer: each.most_touched for each in self.divisions}
+        lengths = replace(self.lengths, axes={**self.lengths.axes, **most})
         yield from self._whole_groups()
         yield self._constants
         for place, stage in enumerate(rounds):
-            told = ToldOfGroups(stage, self.runs, self.call.memory)
+            told = Told(stage.told, lengths, self.call.memory, self.slots)
             yield told.sent
-            for k, piece in enumerate(pieces):
-                yield from self._block(place, f" of piece {k}", piece, told)
-            yield told.exchange({})
+            for piece in pieces:
+                yield from self._block(place, piece, told)
+            yield Exchange(lambda held: held[SENT], partial(self.of_all, told))
         yield self._merge
-        for k, piece in enumerate(pieces):
-            yield from self._block(len(rounds) + 1, f" of piece {k}", piece, None)
+        for piece in pieces:
+            yield from self._block(len(rounds) + 1, piece, None)
         yield from self._added()
+
+    def of_all(self, told: Told, _: Arrays, gathered: Any) -> Arrays:
+        """What all ranks send in a round, of all groups."""
+        slots, found = self.slots, told.of_all(gathered)
+        for record, part in told.told:
+            division = self._outer(record)
+            if division is None:
+                continue
+            every, shape = found[record.name], shape_of(record, self.lengths)
+            made = told.memory.zeros(len(every) * prod(shape)).reshape(len(every), *shape)
+            made[...] = IDENTITY[part]
+            for at, each in enumerate(every):
+                touched = division.touched[at // slots]
+                groups = touched if slots == 1 else division.blocks[at // slots][at % slots].groups
+                if groups.length:
+                    _copy_groups(record, division, (each, groups.within(touched)), (made[at], groups))
+            found[record.name] = made
+        return found
+
+    def _outer(self, record: TensorRecord) -> Division | None:
+        """The dimension of whose groups a tensor has values, one for each."""
+        return next((each for each in self.divisions if each.pair.outer in record.axes), None)
+
+    def _shared(self, record: TensorRecord) -> Division | None:
+        """The same, where each rank has some of these groups."""
+        found = self._outer(record)
+        return None if found is None or found.all_owned else found
 
     # ------------------------------------------------------------------------------- blocks
 
     def _pieces(self) -> Iterator[Piece]:
-        for division in self.runs.divisions:
+        for division in self.divisions:
             for place, block in enumerate(division.blocks[self.call.rank]):
                 if block.run.length:
-                    yield Piece(division, place, block, self._window(division, block))
+                    tag = f" of block {place} of {division.pair.name}"
+                    yield Piece(division, place, block, self._window(division, block), tag)
 
     def _window(self, own: Division, block: Block) -> Window:
         """What a block is of all arrays: of other dimensions than its own it has nothing."""
         axes = {own.pair.outer: block.groups, own.pair.inner: block.members}
         runs = {own.pair.name: (block.run, (block.groups.length, block.members.length))}
-        for each in self.runs.divisions:
+        for each in self.divisions:
             if each is not own:
                 outer, inner = each.pair.axes
                 axes.setdefault(outer, Span(0, 0))
@@ -206,9 +171,9 @@ class Straddling:
                 runs[each.pair.name] = Span(0, 0), (axes[outer].length, axes[inner].length)
         return Window(axes, runs)
 
-    def _block(self, place: int, tag: str, piece: Piece, told: ToldOfGroups | None) -> Iterator[Program]:
-        """What a block adds to what a stage sends, and to results. `tag`: ends the names of what it keeps."""
-        stage, window, pair = self.stages[place], piece.window, piece.division.pair.axes
+    def _block(self, place: int, piece: Piece, told: Told | None) -> Iterator[Program]:
+        """What a block adds to what a stage sends, and to results."""
+        stage, window, pair, tag = self.stages[place], piece.window, piece.division.pair.axes, piece.tag
         mine = {name for name, axes in stage.concerned.items() if {*axes}.issuperset(pair)}
         results = [name for name in self.call.results if name in mine]
         if (
@@ -221,7 +186,7 @@ class Straddling:
         def program(held: Arrays) -> Arrays:
             places = {n: window.of(held[self._sum(n)], self.direction.results[n]) for n in results}
             if told is not None:
-                places |= {n: each for n, each in told.of_block(held[SENT], piece).items() if n in mine}
+                places |= {n: each for n, each in self._sent(piece, told, held).items() if n in mine}
             into = {name: self._room(name, array) for name, array in places.items()}
             read = [n for n in stage.reads if n in self.records and held.get(n) is not None]
             views = {name: window.of(held[name], self.records[name]) for name in read}
@@ -236,6 +201,15 @@ class Straddling:
 
         yield program
 
+    def _sent(self, piece: Piece, told: Told, held: Arrays) -> Arrays:
+        """Where a block has what it sends."""
+        pair, block = piece.division.pair, piece.block
+        groups = block.groups.within(piece.division.touched[self.call.rank])
+        window = Window({pair.outer: groups, pair.inner: block.members}, {})
+        slots = held[SENT].reshape(self.slots, told.layout.size)
+        tensors = told.layout.tensors(slots[min(piece.place, self.slots - 1)])
+        return {record.name: window.of(tensors[record.name], record) for record, _ in told.told}
+
     def _room(self, name: str, array: Any) -> Any:
         """Where kernels write what goes to an array: this itself if it is contiguous, and no sum."""
         seen = arrays.view(array)
@@ -247,18 +221,18 @@ class Straddling:
         return f"sum of {name}" if self.inner[name] == "part" else name
 
     def _lengths(self, axes: Mapping[str, int]) -> Numbers:
-        axes = {**self.runs.lengths.axes, **axes}
+        axes = {**self.lengths.axes, **axes}
         return {name: float(axes.get(axis, 0)) for name, axis in self.record.lengths}
 
     def _constants(self, _: Arrays) -> Arrays:
         """What depends on lengths alone, and the sums that blocks add to."""
-        memory, lengths = self.call.memory, self.runs.lengths
+        memory, lengths = self.call.memory, self.lengths
         made: Arrays = {name: float(lengths.axes[axis]) for name, axis in self.record.sizes}
         read = {name for stage in self.stages for name in stage.reads}
         for record in self.record.numbers:
             if record.name in read:
-                (division,) = (each for each in self.runs.divisions if each.pair.axes == record.pair)
-                found = division.numbers(record, self.runs.slots)
+                (division,) = (each for each in self.divisions if each.pair.axes == record.pair)
+                found = division.numbers(record, self.slots)
                 made[record.name] = memory.numbers(found.reshape(-1).tolist()).reshape(found.shape)
         for name in self._parts:
             shape = shape_of(self.direction.results[name], lengths)
@@ -270,31 +244,28 @@ class Straddling:
     def _whole_groups(self) -> Iterator[Exchange]:
         """Gives the operands of groups alone, of which ranks have some each, all groups."""
         given = [self.direction.operands[n] for n, each in self.call.operands.items() if each is not None]
-        shared = [(record, each) for record in given if (each := self.runs.shared(record))]
+        shared = [(record, each) for record in given if (each := self._shared(record))]
         if not shared:
             return
         most = {each.pair.outer: each.most_owned for _, each in shared}
-        lengths = Lengths({**self.runs.lengths.axes, **most}, self.runs.lengths.rest)
+        lengths = Lengths({**self.lengths.axes, **most}, self.lengths.rest)
         lies = layout([(record, "sum") for record, _ in shared], lengths)
 
         def send(held: Arrays) -> Any:
             floats = self.call.memory.zeros(lies.size)
-            tensors = lies.tensors(floats)
             for record, division in shared:
-                own = Span(0, division.owned[self.call.rank].length)
-                mine = groups_of(held[record.name], record, division, own)
-                groups_of(tensors[record.name], record, division, own)[...] = mine
+                own = division.owned[self.call.rank]
+                mine = held[record.name], own.within(own)
+                _copy_groups(record, division, mine, (lies.tensors(floats)[record.name], own.within(own)))
             return floats
 
         def receive(held: Arrays, every: Any) -> Arrays:
             made = {}
             for record, division in shared:
-                shape = shape_of(record, self.runs.lengths)
-                made[record.name] = whole = _like(held[record.name], shape)
-                for floats, owned in zip(every, division.owned, strict=True):
-                    theirs = lies.tensors(floats)[record.name]
-                    theirs = groups_of(theirs, record, division, Span(0, owned.length))
-                    groups_of(whole, record, division, owned)[...] = theirs
+                made[record.name] = whole = _like(held[record.name], shape_of(record, self.lengths))
+                for floats, own in zip(every, division.owned, strict=True):
+                    theirs = lies.tensors(floats)[record.name], own.within(own)
+                    _copy_groups(record, division, theirs, (whole, own))
             return made
 
         yield Exchange(send, receive)
@@ -305,9 +276,9 @@ class Straddling:
         for name in self.call.results:
             if self.inner[name] == "whole":
                 record = self.direction.results[name]
-                shape = shape_of(record, self.runs.lengths)
-                into[name] = _like(held[name], shape) if self.runs.shared(record) else held[name]
-        flat = {each.pair.name for each in self.runs.divisions}
+                shape = shape_of(record, self.lengths)
+                into[name] = _like(held[name], shape) if self._shared(record) else held[name]
+        flat = {each.pair.name for each in self.divisions}
         shards = [n for n, each in self.direction.operands.items() if not flat.isdisjoint(each.axes)]
         given = {**held, **dict.fromkeys(shards), **self._lengths({})}
         handed = self.stages[len(self.record.rounds)].run(given, into, self.call.types)
@@ -319,11 +290,10 @@ class Straddling:
     def _own_groups(self, name: str, array: Any, held: Arrays) -> None:
         """Have this rank's groups of a result."""
         record = self.direction.results[name]
-        division = self.runs.shared(record)
+        division = self._shared(record)
         assert division is not None
         own = division.owned[self.call.rank]
-        mine = groups_of(array, record, division, own)
-        groups_of(held[name], record, division, Span(0, own.length))[...] = mine
+        _copy_groups(record, division, (array, own), (held[name], own.within(own)))
 
     @property
     def _parts(self) -> list[str]:
@@ -333,7 +303,7 @@ class Straddling:
     def _added(self) -> Iterator[Step]:
         """Gives results what this rank adds to them; of groups that ranks have some of each, what all add."""
         results = self.direction.results
-        shared = [name for name in self._parts if self.runs.shared(results[name])]
+        shared = [name for name in self._parts if self._shared(results[name])]
         alone = [name for name in self._parts if name not in shared]
 
         def rounded(held: Arrays) -> Arrays:
@@ -344,7 +314,7 @@ class Straddling:
         yield rounded
         if not shared:
             return
-        lies = layout([(results[name], "sum") for name in shared], self.runs.lengths)
+        lies = layout([(results[name], "sum") for name in shared], self.lengths)
 
         def send(held: Arrays) -> Any:
             floats = self.call.memory.zeros(lies.size)
@@ -363,9 +333,14 @@ class Straddling:
         yield Exchange(send, receive)
 
 
-def groups_of(array: Any, record: TensorRecord, division: Division, groups: Span) -> Any:
-    """The view of these groups of a tensor that has values for all."""
-    return Window({division.pair.outer: groups}, {}).of(array, record)
+def _copy_groups(
+    record: TensorRecord, division: Division, given: tuple[Any, Span], into: tuple[Any, Span]
+) -> None:
+    """Copy groups of a tensor that has values for all to others."""
+    source, place = (
+        Window({division.pair.outer: groups}, {}).of(array, record) for array, groups in (given, into)
+    )
+    place[...] = source
 
 
 def of_ranks(name: str, axes: Sequence[str]) -> TensorRecord:

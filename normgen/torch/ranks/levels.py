@@ -16,7 +16,6 @@ from normgen.package.records import Package
 from normgen.package.spread import SpreadRecord, ToldRecord
 from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import SpreadDirection
-from normgen.runtime.ranks.groups import Grouped, spread_direction
 from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.runtime.ranks.steps import Stages, by_kernels
 from normgen.torch.levels import Level, compilation_of, operator_name
@@ -56,7 +55,7 @@ def first_spread_step(norm: SpreadNorm, where: Where) -> SpreadStep:
         definition = compilation_of(package).definition
         return rank_compilation(definition, where.axes, where.ranks.size)
 
-    found = _SpreadLevel(name, 1, package, norm.directions, norm.grouped, where, compilation).first
+    found = _SpreadLevel(name, 1, package, norm.directions, where, compilation).first
     assert isinstance(found, SpreadStep)
     return found
 
@@ -70,13 +69,11 @@ class _SpreadLevel(Level):
         order: int,
         package: Package,
         spread: Mapping[str, SpreadDirection],
-        grouped: Grouped | None,
         where: Where,
         compilation: Callable[[], RankCompilation],
     ) -> None:
-        """`grouped`: the dimensions that are two axes, where these are spread."""
         super().__init__(name, order, package, lambda: self._on_rank.whole)
-        self._spread, self._grouped, self._where = spread, grouped, where
+        self._spread, self._where = spread, where
         self._compile_on_rank = compilation
 
     @cached_property
@@ -122,7 +119,7 @@ class _SpreadLevel(Level):
         from normgen.codegen.ranks import spread_record, wanted_part
 
         made, where = self._last, self._where
-        if made is None or (self._grouped is not None and not self._grouped.wholes):
+        if made is None or not self._spread[direction].grouped.wholes:
             return None
         program = wanted_part(dict(made.programs)[direction], wanted)
         try:
@@ -138,12 +135,10 @@ class _SpreadLevel(Level):
         def compiled(direction: str, wanted: tuple[str, ...], blocks: bool) -> SpreadRecord:
             return on_rank.record(direction, wanted, blocks=blocks)
 
-        grouped = self._grouped
+        (grouped, *_) = (each.grouped for each in self._spread.values())
         _, backward = directions(package)
         found = {}
         if backward is not None:
             kernels = by_kernels(executor_of, plan_tuned)
-            found["backward"] = spread_direction(
-                package, backward, runs.names, grouped, (), compiled, kernels
-            )
-        return _SpreadLevel(self.name, self.order + 1, package, found, grouped, where, lambda: on_rank)
+            found["backward"] = SpreadDirection(package, backward, runs.names, grouped, (), compiled, kernels)
+        return _SpreadLevel(self.name, self.order + 1, package, found, where, lambda: on_rank)

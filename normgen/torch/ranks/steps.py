@@ -123,20 +123,15 @@ class SpreadStep(Step):
 
     def _case(self, call: LocalCall, last: frozenset[str]) -> Case:
         """What is known of calls like this one."""
-        computed, record = self.spread.computed(call), self.spread.record(call)
+        computed = self.spread.computed(call)
+        record = self.spread.stages_of(computed).record
         innermost = self._channels_last(computed) if last else None
         # Other ranks may run the plain programs in the same call.
         if innermost is not None and _exchanged(innermost) != _exchanged(record):
             innermost = None
         given = {name: name if tensor is not None else None for name, tensor in call.operands.items()}
-        return Case(
-            self.spread,
-            replace(call, operands=given, like=None),
-            innermost or record,
-            partial(self._told, computed),
-            last,
-            innermost is not None,
-        )
+        bare, kernel = replace(call, operands=given, like=None), partial(self._told, computed)
+        return Case(self.spread, bare, innermost or record, kernel, last, innermost is not None)
 
     def _in_float64(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
         direction, reads = self.direction, self.direction.reads

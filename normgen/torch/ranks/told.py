@@ -46,16 +46,17 @@ class ToldCall:
         exchange too much for it, no kernel can hold the rows of all ranks, or the kernel would fill the
         device while it waits. `held`: what the rank holds."""
         like = next(each for each in tensors if each is not None)
-        if not ranks.tells_within(like) or not self._is_known():
+        peers = ranks.within_kernels(like)
+        if peers is None or not self._is_known():
             return None
-        channel, kernel = ranks.channel(self._exchanged), self._kernel
+        channel, kernel = peers.channel(self._exchanged), self._kernel
         if channel is None or kernel is None:
             return None
         held = {**held, **self._constants, self._channel: channel}
         try:
             if wish() != IN_KERNEL:
                 read = sum(tensor.nbytes for tensor in (*tensors, channel) if tensor is not None)
-                if not ranks.leaves_room(self._occupied(ranks.machine, kernel, held, read)):
+                if not peers.leaves_room(self._occupied(peers.machine, kernel, held, read)):
                     return None
             held |= kernel(held)
         except NoSchedule:  # for example of rows that are not contiguous
