@@ -7,7 +7,7 @@ depend on the lengths on all ranks beside, and then have tensors that lie alike:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,11 +30,12 @@ from normgen.torch.ranks.told import ToldCall
 _KEPT = 64  # lengths on all ranks, or numbers, of calls that are alike else
 
 
-@dataclass(frozen=True)
-class Case:
+@dataclass(frozen=True, eq=False)
+class KnownCall:
     """Calls whose tensors lie alike. `call`: one of them, with names in place of tensors; `record`: its local
     programs; `kernel`: compiles them as one kernel that exchanges; `last`: the results whose channels are to
-    lie innermost; `innermost`: whether the programs take and make such tensors."""
+    lie innermost; `innermost`: whether the programs take and make such tensors; `messages`: what ranks
+    compare, by the numbers of calls."""
 
     spread: SpreadDirection
     call: LocalCall
@@ -42,6 +43,29 @@ class Case:
     kernel: Callable[[], ToldRecord | None]
     last: frozenset[str]
     innermost: bool
+    messages: Bounded[Numbers, Message] = field(default_factory=partial(Bounded, _KEPT))
+    _plans: Bounded[Any, Plan] = field(default_factory=partial(Bounded, _KEPT))  # by lengths on all ranks
+    _agreed: Bounded[bytes, Plan] = field(default_factory=partial(Bounded, _KEPT))  # by what all ranks sent
+
+    def plan(self, along: Along) -> Plan:
+        """The steps for these lengths on all ranks."""
+        key = tuple(each.tobytes() for each in along.values())
+        found = self._plans.get(key)
+        if found is None:
+            found = Plan(self, along)
+            self._plans.keep(key, found)
+        return found
+
+    def agreed(self, ranks: ProcessRanks, told: Message) -> Plan:
+        """The steps of a call, once ranks agree on it."""
+        heads = ranks.gather(told.head)
+        key = heads.tobytes()
+        found = self._agreed.get(key)
+        if found is None:
+            every = run_alone(agreed(self.spread.title, told, heads), ranks)
+            found = self.plan(self.spread.along(self.call.lengths, every))
+            self._agreed.keep(key, found)
+        return found
 
     @cached_property
     def norms(self) -> list[tuple[StageRecord, Norm | None]]:
@@ -61,27 +85,27 @@ class Case:
 
 
 class Plan:
-    """The steps of the calls of a case, for given lengths on all ranks."""
+    """The steps of known calls, for given lengths on all ranks. `copied`: the results that are copied in the
+    end, so that their channels lie innermost."""
 
-    def __init__(self, case: Case, along: Along) -> None:
-        spread = case.spread
+    def __init__(self, known: KnownCall, along: Along) -> None:
+        spread = known.spread
         self._reads, self._results = spread.direction.reads, tuple(spread.direction.results)
         self._attrs = tuple(attr.name for attr in spread.package.attrs)
         self._told: ToldCall | None = None
         self._zeros: Mapping[str, tuple[Shape, str]] = {}  # results that steps add to
-        # Results that are copied in the end, so that their channels lie innermost.
-        self.copied = case.last
+        self.copied = known.last
         if spread.divided(along):
-            self._steps, self._zeros = spread.steps(case.call, along), case.call.results
+            self._steps, self._zeros = spread.steps(known.call, along), known.call.results
             return
-        call, lengths = spread.by_groups(case.call, along)
-        if case.innermost:
+        call, lengths = spread.by_groups(known.call, along)
+        if known.innermost:
             self.copied = frozenset()
-        elif case.record.rounds:
-            numbers = constants(case.record, call.lengths, lengths)
-            self._told = ToldCall(spread.direction, call, case.kernel, lengths, numbers)
+        elif known.record.rounds:
+            numbers = constants(known.record, call.lengths, lengths)
+            self._told = ToldCall(spread.direction, call, known.kernel, lengths, numbers)
         self._steps = tuple(
-            steps_of(case.record, call.lengths, lengths, call.memory, partial(case.program, call))
+            steps_of(known.record, call.lengths, lengths, call.memory, partial(known.program, call))
         )
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...]:
@@ -96,34 +120,3 @@ class Plan:
         if made is None:
             made = run_alone(walk(self._steps, held), ranks)
         return tuple([made.get(name) for name in self._results])
-
-
-class KnownCall:
-    """The calls of a case, and their steps by the lengths on all ranks."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self.messages: Bounded[Numbers, Message] = Bounded(_KEPT)
-        self._plans: Bounded[bytes, Plan] = Bounded(_KEPT)  # by what all ranks told
-        self._by_lengths: Bounded[Any, Plan] = Bounded(_KEPT)
-
-    def plan(self, along: Along) -> Plan:
-        """The steps for these lengths."""
-        key = tuple(each.tobytes() for each in along.values())
-        found = self._by_lengths.get(key)
-        if found is None:
-            found = Plan(self._case, along)
-            self._by_lengths.keep(key, found)
-        return found
-
-    def agreed(self, ranks: ProcessRanks, told: Message) -> Plan:
-        """The steps of a call, once ranks agree on it."""
-        heads = ranks.gather(told.head)
-        key = heads.tobytes()
-        found = self._plans.get(key)
-        if found is None:
-            spread, lengths = self._case.spread, self._case.call.lengths
-            every = run_alone(agreed(spread.title, told, heads), ranks)
-            found = self.plan(spread.along(lengths, every))
-            self._plans.keep(key, found)
-        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -89,10 +89,6 @@ class _SpreadLevel(Level):
             return Stages(self._spread[name].stages_of(wanted, blocks).record, by_operators(programs))
 
         @cache
-        def last(wanted: tuple[str, ...]) -> SpreadRecord | None:
-            return self._channels_last(name, wanted)
-
-        @cache
         def told(wanted: tuple[str, ...]) -> ToldRecord | None:
             from normgen.codegen.ranks import told_record, wanted_part
 
@@ -101,6 +97,7 @@ class _SpreadLevel(Level):
             definition = made.whole.definition
             return told_record(definition, program, made.runs.axes, where.whole, where.ranks.size)
 
+        last = cache(partial(self._channels_last, name))
         return SpreadStep(outline, self._spread[name], self._where.ranks, in_float64, last, told)
 
     @cached_property

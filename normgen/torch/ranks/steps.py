@@ -25,7 +25,7 @@ from normgen.torch.dtypes import NAMES
 from normgen.torch.eager import recorder
 from normgen.torch.errors import check_host, check_kinds, check_numbers, check_run
 from normgen.torch.ranks.group import ProcessRanks, TensorMemory
-from normgen.torch.ranks.known import Case, KnownCall
+from normgen.torch.ranks.known import KnownCall
 from normgen.torch.ranks.order import stand_in_line
 from normgen.torch.steps import Call, Outline, Recorder, Step, without_data
 
@@ -109,7 +109,7 @@ class SpreadStep(Step):
             return call, run
         known = self._known.get(key)
         if known is None:
-            known = KnownCall(self._case(call, last))
+            known = self._knowing(call, last)
         if key is not None and all(new is old for new, old in zip(given, tensors, strict=True)):
             self._known.keep(key, known)
             known.messages.keep(numbers, self.spread.message(call))
@@ -121,7 +121,7 @@ class SpreadStep(Step):
 
         return call, run_known
 
-    def _case(self, call: LocalCall, last: frozenset[str]) -> Case:
+    def _knowing(self, call: LocalCall, last: frozenset[str]) -> KnownCall:
         """What is known of calls like this one."""
         computed = self.spread.computed(call)
         record = self.spread.stages_of(computed).record
@@ -131,7 +131,7 @@ class SpreadStep(Step):
             innermost = None
         given = {name: name if tensor is not None else None for name, tensor in call.operands.items()}
         bare, kernel = replace(call, operands=given, like=None), partial(self._told, computed)
-        return Case(self.spread, bare, innermost or record, kernel, last, innermost is not None)
+        return KnownCall(self.spread, bare, innermost or record, kernel, last, innermost is not None)
 
     def _in_float64(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
         direction, reads = self.direction, self.direction.reads
