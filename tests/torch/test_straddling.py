@@ -238,13 +238,13 @@ def _tails_at_the_end_of_a_group(self, start, length):
     return (*others, Block(tail.run, tail.groups, moved))
 
 
-def _without_the_last_rank(self, told, held, gathered):
-    gathered = gathered.clone()
-    gathered[-1] = 0
-    return of_all(self, told, held, gathered)
+def _without_the_last_rank(self, sent, held, every):
+    every = every.clone()
+    every[-1] = 0
+    return gathered(self, sent, held, every)
 
 
-counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, Straddling.of_all
+counts, cut_in_blocks, gathered = Division.numbers, Division._blocks, Straddling.gathered
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, Straddling.o
     [
         (Division, "numbers", _counts_of_whole_groups, SPECS[0]),
         (Division, "_blocks", _tails_at_the_end_of_a_group, SPECS[-1]),
-        (Straddling, "of_all", _without_the_last_rank, SPECS[0]),
+        (Straddling, "gathered", _without_the_last_rank, SPECS[0]),
     ],
 )
 def test_faults_are_seen(where, name, fault, spec, monkeypatch):

@@ -187,13 +187,13 @@ class Stages:
         empty = {axis for axis in self.record.axes if call.lengths.axes.get(axis) == 0}
         merge = len(self.record.rounds)
 
-        def program(place: int, told: Told | None) -> Program:
+        def program(place: int, sent: Sent | None) -> Program:
             stage = self.every[place]
 
             def run(held: Arrays) -> Arrays:
-                sent = {} if told is None else told.sent(held)
-                out = {**{name: held[name] for name in call.results}, **sent}
-                return {**sent, **stage.run(held, out, call.types, () if place == merge else empty)}
+                mine = {} if sent is None else sent.identity(held)
+                out = {**{name: held[name] for name in call.results}, **mine}
+                return {**mine, **stage.run(held, out, call.types, () if place == merge else empty)}
 
             return run
 
@@ -205,7 +205,7 @@ def steps_of(
     lengths: Lengths,
     along: Along,
     memory: Memory,
-    program: Callable[[int, Told | None], Program | None],
+    program: Callable[[int, Sent | None], Program | None],
 ) -> Iterator[Step]:
     """The steps of a call. `lengths`: on this rank; `program`: the local program at a place, None where it
     has nothing to compute, which sends these tensors in a round."""
@@ -213,11 +213,11 @@ def steps_of(
     counts = {name: along[axis].tolist() for name, axis in record.counts}
     yield lambda _: {**numbers, **{name: memory.numbers(each) for name, each in counts.items()}}
     for place, stage in enumerate((*record.rounds, record.merge, record.apply)):
-        told = Told(stage.told, lengths, memory) if stage.told else None
-        if (step := program(place, told)) is not None:
+        sent = Sent(stage.told, lengths, memory) if stage.told else None
+        if (step := program(place, sent)) is not None:
             yield step
-        if told is not None:
-            yield told.exchange(dict(record.own))
+        if sent is not None:
+            yield sent.exchange(dict(record.own))
 
 
 def constants(record: SpreadRecord, lengths: Lengths, along: Along) -> dict[str, float]:
@@ -238,11 +238,11 @@ class Layout(NamedTuple):
         return {n: floats[at : at + prod(shape)].reshape(shape) for n, (at, shape) in self.places.items()}
 
 
-def layout(told: Sequence[tuple[TensorRecord, str]], lengths: Lengths) -> Layout:
+def layout(tensors: Sequence[tuple[TensorRecord, str]], lengths: Lengths) -> Layout:
     """The layout of what a rank sends; that of one tensor has nothing behind it."""
     places: dict[str, tuple[int, Shape]] = {}
     size = end = 0
-    for record, _ in told:
+    for record, _ in tensors:
         shape = shape_of(record, lengths)
         places[record.name] = size, shape
         end = size + prod(shape)
@@ -250,37 +250,36 @@ def layout(told: Sequence[tuple[TensorRecord, str]], lengths: Lengths) -> Layout
     return Layout(places, size if len(places) > 1 else end)
 
 
-class Told:
+class Sent:
     """The tensors that a rank sends in a round, with the parts that it has of their values. They lie one
     after the other in an array of floats, once or in each of some slots."""
 
     def __init__(
-        self, told: Sequence[tuple[TensorRecord, str]], lengths: Lengths, memory: Memory, slots: int = 1
+        self, tensors: Sequence[tuple[TensorRecord, str]], lengths: Lengths, memory: Memory, slots: int = 1
     ) -> None:
-        self.told, self.memory, self.slots = told, memory, slots
-        self.layout = layout(told, lengths)
+        self.tensors, self.memory, self.slots = tensors, memory, slots
+        self.layout = layout(tensors, lengths)
 
-    def sent(self, _: Arrays) -> Arrays:
+    def identity(self, _: Arrays) -> Arrays:
         """What a rank without elements sends, with the tensors of the last slot by name."""
         floats = self.memory.zeros(self.slots * self.layout.size)
         for slot in floats.reshape(self.slots, self.layout.size):
-            tensors = self.layout.tensors(slot)
-            for record, part in self.told:
-                tensors[record.name][...] = IDENTITY[part]
-        return {SENT: floats, **tensors}
+            places = self.layout.tensors(slot)
+            for record, part in self.tensors:
+                places[record.name][...] = IDENTITY[part]
+        return {SENT: floats, **places}
 
-    def of_all(self, gathered: Any) -> Arrays:
+    def gathered(self, every: Any) -> Arrays:
         """The tensors of all ranks, with a first axis of ranks and their slots."""
-        every = gathered.reshape(len(gathered) * self.slots, self.layout.size)
+        every = every.reshape(len(every) * self.slots, self.layout.size)
         return {name: self.memory.parts(every, *place) for name, place in self.layout.places.items()}
 
     def exchange(self, own: Mapping[str, str]) -> Exchange:
         """The exchange of a round. `own`: what later steps call tensors that this rank has sent."""
-        places = {
-            called: self.layout.places[name] for called, name in own.items() if name in self.layout.places
-        }
-        mine = Layout(places, self.layout.size)
+        places = self.layout.places
+        kept = {called: places[name] for called, name in own.items() if name in places}
+        mine = self.layout._replace(places=kept)
         return Exchange(
             lambda held: held[SENT],
-            lambda held, every: {**self.of_all(every), **mine.tensors(held[SENT])},
+            lambda held, every: {**self.gathered(every), **mine.tensors(held[SENT])},
         )

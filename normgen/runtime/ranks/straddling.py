@@ -32,9 +32,9 @@ from normgen.runtime.ranks.steps import (
     LocalCall,
     Numbers,
     Program,
+    Sent,
     Stages,
     Step,
-    Told,
     layout,
 )
 
@@ -113,25 +113,25 @@ class Straddling:
         yield from self._whole_groups()
         yield self._constants
         for place, stage in enumerate(rounds):
-            told = Told(stage.told, lengths, self.call.memory, self.slots)
-            yield told.sent
+            sent = Sent(stage.told, lengths, self.call.memory, self.slots)
+            yield sent.identity
             for piece in pieces:
-                yield from self._block(place, piece, told)
-            yield Exchange(lambda held: held[SENT], partial(self.of_all, told))
+                yield from self._block(place, piece, sent)
+            yield Exchange(lambda held: held[SENT], partial(self.gathered, sent))
         yield self._merge
         for piece in pieces:
             yield from self._block(len(rounds) + 1, piece, None)
         yield from self._added()
 
-    def of_all(self, told: Told, _: Arrays, gathered: Any) -> Arrays:
+    def gathered(self, sent: Sent, _: Arrays, every: Any) -> Arrays:
         """What all ranks send in a round, of all groups."""
-        slots, found = self.slots, told.of_all(gathered)
-        for record, part in told.told:
+        slots, found = self.slots, sent.gathered(every)
+        for record, part in sent.tensors:
             division = self._outer(record)
             if division is None:
                 continue
             every, shape = found[record.name], shape_of(record, self.lengths)
-            made = told.memory.zeros(len(every) * prod(shape)).reshape(len(every), *shape)
+            made = sent.memory.zeros(len(every) * prod(shape)).reshape(len(every), *shape)
             made[...] = IDENTITY[part]
             for at, each in enumerate(every):
                 touched = division.touched[at // slots]
@@ -171,7 +171,7 @@ class Straddling:
                 runs[each.pair.name] = Span(0, 0), (axes[outer].length, axes[inner].length)
         return Window(axes, runs)
 
-    def _block(self, place: int, piece: Piece, told: Told | None) -> Iterator[Program]:
+    def _block(self, place: int, piece: Piece, sent: Sent | None) -> Iterator[Program]:
         """What a block adds to what a stage sends, and to results."""
         stage, window, pair, tag = self.stages[place], piece.window, piece.division.pair.axes, piece.tag
         mine = {name for name, axes in stage.concerned.items() if {*axes}.issuperset(pair)}
@@ -185,8 +185,8 @@ class Straddling:
 
         def program(held: Arrays) -> Arrays:
             places = {n: window.of(held[self._sum(n)], self.direction.results[n]) for n in results}
-            if told is not None:
-                places |= {n: each for n, each in self._sent(piece, told, held).items() if n in mine}
+            if sent is not None:
+                places |= {n: each for n, each in self._places(piece, sent, held).items() if n in mine}
             into = {name: self._room(name, array) for name, array in places.items()}
             read = [n for n in stage.reads if n in self.records and held.get(n) is not None]
             views = {name: window.of(held[name], self.records[name]) for name in read}
@@ -201,14 +201,14 @@ class Straddling:
 
         yield program
 
-    def _sent(self, piece: Piece, told: Told, held: Arrays) -> Arrays:
+    def _places(self, piece: Piece, sent: Sent, held: Arrays) -> Arrays:
         """Where a block has what it sends."""
         pair, block = piece.division.pair, piece.block
         groups = block.groups.within(piece.division.touched[self.call.rank])
         window = Window({pair.outer: groups, pair.inner: block.members}, {})
-        slots = held[SENT].reshape(self.slots, told.layout.size)
-        tensors = told.layout.tensors(slots[min(piece.place, self.slots - 1)])
-        return {record.name: window.of(tensors[record.name], record) for record, _ in told.told}
+        slots = held[SENT].reshape(self.slots, sent.layout.size)
+        tensors = sent.layout.tensors(slots[min(piece.place, self.slots - 1)])
+        return {record.name: window.of(tensors[record.name], record) for record, _ in sent.tensors}
 
     def _room(self, name: str, array: Any) -> Any:
         """Where kernels write what goes to an array: this itself if it is contiguous, and no sum."""

@@ -20,7 +20,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.agreement import Message, agreed
 from normgen.runtime.ranks.direction import SpreadDirection
 from normgen.runtime.ranks.group import run_alone
-from normgen.runtime.ranks.steps import Along, Arrays, LocalCall, Told, constants, steps_of, walk
+from normgen.runtime.ranks.steps import Along, Arrays, LocalCall, Sent, constants, steps_of, walk
 from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.dtypes import TYPES
 from normgen.torch.ranks.group import ProcessRanks
@@ -73,14 +73,14 @@ class KnownCall:
         every = (*self.record.rounds, self.record.merge, self.record.apply)
         return [(each, None if each.package is None else Norm(each.package)) for each in every]
 
-    def program(self, call: LocalCall, place: int, told: Told | None) -> LocalProgram | None:
-        """The local program at a place, None where it has nothing to compute. `told`: what it sends."""
+    def program(self, call: LocalCall, place: int, sent: Sent | None) -> LocalProgram | None:
+        """The local program at a place, None where it has nothing to compute. `sent`: what it sends."""
         record, norm = self.norms[place]
         if norm is None:
             return None
         operands = self.spread.direction.operands if self.innermost else {}
         moved = frozenset(name for name, each in operands.items() if has_channels(each.dims))
-        made = LocalProgram(norm, record, call, told, moved, self.last if self.innermost else frozenset())
+        made = LocalProgram(norm, record, call, sent, moved, self.last if self.innermost else frozenset())
         return None if made.is_idle else made
 
 

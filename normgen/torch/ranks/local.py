@@ -7,7 +7,7 @@ from typing import Any
 from normgen.arrays.torch import TORCH
 from normgen.package.spread import StageRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.ranks.steps import SENT, Arrays, LocalCall, Told
+from normgen.runtime.ranks.steps import SENT, Arrays, LocalCall, Sent
 from normgen.torch import native
 from normgen.torch.calls import Joined, Known, Numbers, Tensors, Wanted, own, prepare
 from normgen.torch.dtypes import TYPES
@@ -22,11 +22,11 @@ class LocalProgram:
         norm: Norm,
         record: StageRecord,
         call: LocalCall,
-        told: Told | None = None,
+        sent: Sent | None = None,
         moved: frozenset[str] = frozenset(),
         last: frozenset[str] = frozenset(),
     ) -> None:
-        """`call`: one of those that run it; `told`: what it sends."""
+        """`call`: one of those that run it; `sent`: what it sends."""
         self._norm, self._types, self._moved, self._last = norm, call.types, moved, last
         direction = norm.dispatcher("forward").direction
         self._reads, self._results = direction.reads, tuple(direction.results)
@@ -37,8 +37,8 @@ class LocalProgram:
         self.is_idle = not self._wanted and not direction.updated
         self._joined = None
         self._first = ""  # the result that is all floats which the rank sends
-        if told is not None:
-            places, size = told.layout
+        if sent is not None:
+            places, size = sent.layout
             self._first = next(iter(places))
             self._joined = Joined({name: start for name, (start, _) in places.items()}, size)
         self._known: Known | None = None
