@@ -176,10 +176,8 @@ class Straddling:
         stage, window, pair, tag = self.stages[place], piece.window, piece.division.pair.axes, piece.tag
         mine = {name for name, axes in stage.concerned.items() if {*axes}.issuperset(pair)}
         results = [name for name in self.call.results if name in mine]
-        if (
-            mine.isdisjoint((*results, *(each.name for each, _ in stage.told)))
-            and place < len(self.stages) - 1
-        ):
+        exchanged = {each.name for each, _ in stage.told}
+        if not results and mine.isdisjoint(exchanged) and stage is not self.stages[-1]:
             return
         lengths = self._lengths({axis: span.length for axis, span in window.axes.items()})
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from normgen.devices.executors import executor_of
-from normgen.diagnostics import SpecError
 from normgen.locks import cached_property
 from normgen.package.direction import directions
 from normgen.package.records import Package
@@ -81,48 +80,22 @@ class _SpreadLevel(Level):
         return self._compile_on_rank()
 
     def _made(self, outline: Outline) -> SpreadStep:
-        name = outline.direction.name
+        name, whole, ranks = outline.direction.name, self._where.whole, self._where.ranks
 
         @cache
         def in_float64(wanted: tuple[str, ...], blocks: bool) -> Stages:
-            programs = self._on_rank.program(name, wanted, self._where.whole, blocks)
+            programs = self._on_rank.program(name, wanted, whole, blocks)
             return Stages(self._spread[name].stages_of(wanted, blocks).record, by_operators(programs))
 
         @cache
-        def told(wanted: tuple[str, ...]) -> ToldRecord | None:
-            from normgen.codegen.ranks import told_record, wanted_part
+        def innermost(wanted: tuple[str, ...]) -> SpreadRecord | None:
+            return self._on_rank.innermost(name, wanted, whole)
 
-            made, where = self._on_rank, self._where
-            program = wanted_part(dict(made.whole.programs)[name], wanted)
-            definition = made.whole.definition
-            return told_record(definition, program, made.runs.axes, where.whole, where.ranks.size)
+        @cache
+        def in_kernel(wanted: tuple[str, ...]) -> ToldRecord | None:
+            return self._on_rank.in_kernel(name, wanted, whole, ranks.size)
 
-        last = cache(partial(self._channels_last, name))
-        return SpreadStep(outline, self._spread[name], self._where.ranks, in_float64, last, told)
-
-    @cached_property
-    def _last(self) -> Compilation | None:
-        """The same for tensors whose channels lie innermost; None where it has no channels."""
-        from normgen.codegen.compilation import Compilation
-        from normgen.ir.channels_last import channels_last
-
-        made = self.compilation
-        definition = channels_last(made.definition)
-        return None if definition is None else Compilation(definition, made.level)
-
-    def _channels_last(self, direction: str, wanted: tuple[str, ...]) -> SpreadRecord | None:
-        """The local programs of a direction that give these results, for such tensors; None where there are
-        none."""
-        from normgen.codegen.ranks import spread_record, wanted_part
-
-        made, where = self._last, self._where
-        if made is None or not self._spread[direction].grouped.wholes:
-            return None
-        program = wanted_part(dict(made.programs)[direction], wanted)
-        try:
-            return spread_record(made.definition, program, self._on_rank.runs.axes, where.whole)
-        except SpecError:
-            return None
+        return SpreadStep(outline, self._spread[name], ranks, in_float64, innermost, in_kernel)
 
     def _level_of(self, made: Compilation) -> Level:
         on_rank, where = self._on_rank.differentiated, Where(self._where.axes, self._where.ranks)

@@ -40,15 +40,15 @@ class SpreadStep(Step):
         spread: SpreadDirection,
         ranks: ProcessRanks,
         in_float64: StagesOf,
-        channels_last: Callable[[tuple[str, ...]], SpreadRecord | None],
-        told: Callable[[tuple[str, ...]], ToldRecord | None],
+        innermost: Callable[[tuple[str, ...]], SpreadRecord | None],
+        in_kernel: Callable[[tuple[str, ...]], ToldRecord | None],
     ) -> None:
-        """`spread`: the direction on one rank; `in_float64`: its stages in float64;
-        `channels_last`: compiles them for tensors whose channels lie innermost, None where there are none;
-        `told`: compiles them as one kernel, None where there is none."""
+        """`spread`: the direction on one rank; `in_float64`: its stages in float64. `innermost` compiles them
+        for tensors whose channels lie innermost, `in_kernel` as one kernel that exchanges; both return None
+        if there are none."""
         super().__init__(replace(outline, direction=spread.direction))
         self.spread, self.ranks = spread, ranks
-        self._float64, self._channels_last, self._told = in_float64, channels_last, told
+        self._float64, self._innermost, self._in_kernel = in_float64, innermost, in_kernel
         self._known: Bounded[Any, KnownCall] = Bounded(KEPT)
         self._recorder: Recorder | None = None
         keeps_calls(self)
@@ -125,12 +125,12 @@ class SpreadStep(Step):
         """What is known of calls like this one."""
         computed = self.spread.computed(call)
         record = self.spread.stages_of(computed).record
-        innermost = self._channels_last(computed) if last else None
+        innermost = self._innermost(computed) if last else None
         # Other ranks may run the plain programs in the same call.
         if innermost is not None and _exchanged(innermost) != _exchanged(record):
             innermost = None
         given = {name: name if tensor is not None else None for name, tensor in call.operands.items()}
-        bare, kernel = replace(call, operands=given, like=None), partial(self._told, computed)
+        bare, kernel = replace(call, operands=given, like=None), partial(self._in_kernel, computed)
         return KnownCall(self.spread, bare, innermost or record, kernel, last, innermost is not None)
 
     def _in_float64(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
