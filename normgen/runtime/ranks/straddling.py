@@ -108,7 +108,7 @@ class Straddling:
     def steps(self) -> Iterator[Step]:
         """The steps of a call."""
         pieces, rounds = list(self._pieces()), self.record.rounds
-        most = {each.pair.outer: each.most_touched for each in self.divisions}
+        most = {each.pair.outer: max(own.length for own in each.touched) for each in self.divisions}
         lengths = replace(self.lengths, axes={**self.lengths.axes, **most})
         yield from self._whole_groups()
         yield self._constants
@@ -245,7 +245,7 @@ class Straddling:
         shared = [(record, each) for record in given if (each := self._shared(record))]
         if not shared:
             return
-        most = {each.pair.outer: each.most_owned for _, each in shared}
+        most = {each.pair.outer: max(own.length for own in each.owned) for _, each in shared}
         lengths = Lengths({**self.lengths.axes, **most}, self.lengths.rest)
         lies = layout([(record, "sum") for record, _ in shared], lengths)
 
