@@ -80,8 +80,7 @@ class KnownCall:
             return None
         operands = self.spread.direction.operands if self.innermost else {}
         moved = frozenset(name for name, each in operands.items() if has_channels(each.dims))
-        made = LocalProgram(norm, record, call, sent, moved, self.last if self.innermost else frozenset())
-        return None if made.is_idle else made
+        return LocalProgram(norm, record, call, sent, moved, self.last if self.innermost else frozenset())
 
 
 class Plan:

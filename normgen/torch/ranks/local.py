@@ -47,6 +47,8 @@ class LocalProgram:
 
     def __call__(self, held: Arrays) -> Arrays:
         """All results, None for those that are not wanted, and for those that are within others."""
+        if self.is_idle:
+            return {}
         made = dict(zip(self._results, self._run(*self._taken(held)), strict=True))
         if self._first:
             made[SENT] = made[self._first]

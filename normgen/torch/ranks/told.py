@@ -96,6 +96,7 @@ class ToldCall:
         self._channel = found.channel
         self._exchanged = layout([(tensor, "sum") for tensor in found.told], self._call.lengths).size
         stage = StageRecord(found.package, handed=found.handed)
-        self._kernel = LocalProgram(Norm(found.package), stage, self._call)
+        kernel = LocalProgram(Norm(found.package), stage, self._call)
+        self._kernel = None if kernel.is_idle else kernel
         if found.rest is not None and found.rest.package is not None:
             self._rest = LocalProgram(Norm(found.rest.package), found.rest, self._call)
