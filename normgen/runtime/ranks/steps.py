@@ -1,6 +1,6 @@
 """A call of one rank as a list of steps: local programs, and exchanges between them.
 
-A list is made once for calls that differ in values alone, and `walk` executes it, whatever computes the
+A list is made once for calls that differ in values alone. `walk` runs any list, whatever computes its
 programs: kernels on NumPy arrays or tensors, or PyTorch's operators in float64.
 """
 
@@ -30,31 +30,31 @@ SENT = ""  # the name of the floats that a rank sends in a round
 _ALIGNED = 4  # floats of 16 bytes: where each tensor begins in what is exchanged
 
 Numbers = Mapping[str, float]
-Arrays = dict[str, Any]  # what a rank holds during a call, by name: arrays, and numbers
+Values = dict[str, Any]  # the arrays and numbers of a call, by name
 Along = Mapping[str, "np.ndarray[Any, Any]"]  # of each spread axis the lengths on all ranks
-Program = Callable[[Arrays], Mapping[str, Any]]  # a step that computes: from what a rank holds to its results
+Program = Callable[[Values], Mapping[str, Any]]  # a step that computes: takes the values, returns new ones
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A step that gathers an array from each rank. `send`: the array of this rank; `receive`: what a rank
-    makes of the arrays of all, with a first axis of ranks."""
+    """A step that all-gathers an array. `send` returns the array of this rank; `receive` takes the arrays of
+    all ranks, stacked along a first axis, and returns new values."""
 
-    send: Callable[[Arrays], Any]
-    receive: Callable[[Arrays, Any], Mapping[str, Any]]
+    send: Callable[[Values], Any]
+    receive: Callable[[Values, Any], Mapping[str, Any]]
 
 
 Step = Program | Exchange
 
 
-def walk(steps: Sequence[Step], held: Arrays) -> RankCall:
-    """Execute the steps of a call. Returns what a rank then holds. `held`: what it holds at first."""
+def walk(steps: Sequence[Step], values: Values) -> RankCall:
+    """Run the steps of a call in order. Returns all values. `values`: operands and numbers of the call."""
     for step in steps:
         if isinstance(step, Exchange):
-            held |= step.receive(held, (yield step.send(held)))
+            values |= step.receive(values, (yield step.send(values)))
         else:
-            held |= step(held)
-    return held
+            values |= step(values)
+    return values
 
 
 class Memory:
@@ -90,7 +90,7 @@ class LocalCall:
     idle: bool  # nothing is wanted, or all cotangents are zero
     rank: int = 0  # which one it is
 
-    def zeros(self) -> Arrays:
+    def zeros(self) -> Values:
         """The wanted results, of zeros: what a rank without elements leaves as it is."""
         return {name: self.array(*about) for name, about in self.results.items()}
 
@@ -101,8 +101,8 @@ class LocalCall:
 
     def run(self, steps: Sequence[Step]) -> RankCall:
         """The wanted results by name."""
-        held = yield from walk(steps, {**self.operands, **self.numbers, **self.zeros()})
-        return {name: held[name] for name in self.results}
+        values = yield from walk(steps, {**self.operands, **self.numbers, **self.zeros()})
+        return {name: values[name] for name in self.results}
 
 
 class LocalRun(NamedTuple):
@@ -155,8 +155,8 @@ class Stage:
             self._compute = computes(place, self._direction, record.package)
 
     def run(
-        self, held: Arrays, out: Mapping[str, Any], types: Mapping[str, str], empty: Collection[str] = ()
-    ) -> Arrays:
+        self, values: Values, out: Mapping[str, Any], types: Mapping[str, str], empty: Collection[str] = ()
+    ) -> Values:
         """Its results by name: those in `out` are written there; of the others, what is handed on is made.
         `empty`: spread axes along which this rank has no elements."""
         if self._compute is None:
@@ -167,8 +167,8 @@ class Stage:
         wanted = tuple(name for name in direction.results if name in asked)
         if not wanted and not direction.updated - idle:
             return {}
-        operands = {name: held.get(name) for name in direction.operands}
-        numbers = {name: held[name] for name in self._numbers}
+        operands = {name: values.get(name) for name in direction.operands}
+        numbers = {name: values[name] for name in self._numbers}
         written = {name: out[name] for name in wanted if name in out}
         made = self._compute(LocalRun(operands, numbers, wanted, written, types))
         return {name: made[name] for name in wanted if name not in out}
@@ -190,10 +190,10 @@ class Stages:
         def program(place: int, sent: Sent | None) -> Program:
             stage = self.every[place]
 
-            def run(held: Arrays) -> Arrays:
-                mine = {} if sent is None else sent.identity(held)
-                out = {**{name: held[name] for name in call.results}, **mine}
-                return {**mine, **stage.run(held, out, call.types, () if place == merge else empty)}
+            def run(values: Values) -> Values:
+                mine = {} if sent is None else sent.identity(values)
+                out = {**{name: values[name] for name in call.results}, **mine}
+                return {**mine, **stage.run(values, out, call.types, () if place == merge else empty)}
 
             return run
 
@@ -233,7 +233,7 @@ class Layout(NamedTuple):
     places: Mapping[str, tuple[int, Shape]]
     size: int
 
-    def tensors(self, floats: Any) -> Arrays:
+    def tensors(self, floats: Any) -> Values:
         """The tensors in such an array."""
         return {n: floats[at : at + prod(shape)].reshape(shape) for n, (at, shape) in self.places.items()}
 
@@ -260,7 +260,7 @@ class Sent:
         self.tensors, self.memory, self.slots = tensors, memory, slots
         self.layout = layout(tensors, lengths)
 
-    def identity(self, _: Arrays) -> Arrays:
+    def identity(self, _: Values) -> Values:
         """What a rank without elements sends, with the tensors of the last slot by name."""
         floats = self.memory.zeros(self.slots * self.layout.size)
         for slot in floats.reshape(self.slots, self.layout.size):
@@ -269,7 +269,7 @@ class Sent:
                 places[record.name][...] = IDENTITY[part]
         return {SENT: floats, **places}
 
-    def gathered(self, every: Any) -> Arrays:
+    def gathered(self, every: Any) -> Values:
         """The tensors of all ranks, with a first axis of ranks and their slots."""
         every = every.reshape(len(every) * self.slots, self.layout.size)
         return {name: self.memory.parts(every, *place) for name, place in self.layout.places.items()}
@@ -280,6 +280,6 @@ class Sent:
         kept = {called: places[name] for called, name in own.items() if name in places}
         mine = self.layout._replace(places=kept)
         return Exchange(
-            lambda held: held[SENT],
-            lambda held, every: {**self.gathered(every), **mine.tensors(held[SENT])},
+            lambda values: values[SENT],
+            lambda values, every: {**self.gathered(every), **mine.tensors(values[SENT])},
         )

@@ -27,7 +27,6 @@ from normgen.runtime.ranks.division import BLOCKS, Block, Division, Span
 from normgen.runtime.ranks.steps import (
     IDENTITY,
     SENT,
-    Arrays,
     Exchange,
     LocalCall,
     Numbers,
@@ -35,6 +34,7 @@ from normgen.runtime.ranks.steps import (
     Sent,
     Stages,
     Step,
+    Values,
     layout,
 )
 
@@ -117,13 +117,13 @@ class Straddling:
             yield sent.identity
             for piece in pieces:
                 yield from self._block(place, piece, sent)
-            yield Exchange(lambda held: held[SENT], partial(self.gathered, sent))
+            yield Exchange(lambda values: values[SENT], partial(self.gathered, sent))
         yield self._merge
         for piece in pieces:
             yield from self._block(len(rounds) + 1, piece, None)
         yield from self._added()
 
-    def gathered(self, sent: Sent, _: Arrays, every: Any) -> Arrays:
+    def gathered(self, sent: Sent, _: Values, every: Any) -> Values:
         """What all ranks send in a round, of all groups."""
         slots, found = self.slots, sent.gathered(every)
         for record, part in sent.tensors:
@@ -181,15 +181,15 @@ class Straddling:
             return
         lengths = self._lengths({axis: span.length for axis, span in window.axes.items()})
 
-        def program(held: Arrays) -> Arrays:
-            places = {n: window.of(held[self._sum(n)], self.direction.results[n]) for n in results}
+        def program(values: Values) -> Values:
+            places = {n: window.of(values[self._sum(n)], self.direction.results[n]) for n in results}
             if sent is not None:
-                places |= {n: each for n, each in self._places(piece, sent, held).items() if n in mine}
+                places |= {n: each for n, each in self._places(piece, sent, values).items() if n in mine}
             into = {name: self._room(name, array) for name, array in places.items()}
-            read = [n for n in stage.reads if n in self.records and held.get(n) is not None]
-            views = {name: window.of(held[name], self.records[name]) for name in read}
-            own = {called: held.get(called + tag) for called, _ in self.record.own}
-            stage.run({**held, **own, **views, **lengths}, into, self.call.types)
+            read = [n for n in stage.reads if n in self.records and values.get(n) is not None]
+            views = {name: window.of(values[name], self.records[name]) for name in read}
+            own = {called: values.get(called + tag) for called, _ in self.record.own}
+            stage.run({**values, **own, **views, **lengths}, into, self.call.types)
             for name, array in places.items():
                 if self.inner.get(name) == "part":
                     array += into[name]
@@ -199,12 +199,12 @@ class Straddling:
 
         yield program
 
-    def _places(self, piece: Piece, sent: Sent, held: Arrays) -> Arrays:
+    def _places(self, piece: Piece, sent: Sent, values: Values) -> Values:
         """Where a block has what it sends."""
         pair, block = piece.division.pair, piece.block
         groups = block.groups.within(piece.division.touched[self.call.rank])
         window = Window({pair.outer: groups, pair.inner: block.members}, {})
-        slots = held[SENT].reshape(self.slots, sent.layout.size)
+        slots = values[SENT].reshape(self.slots, sent.layout.size)
         tensors = sent.layout.tensors(slots[min(piece.place, self.slots - 1)])
         return {record.name: window.of(tensors[record.name], record) for record, _ in sent.tensors}
 
@@ -222,10 +222,10 @@ class Straddling:
         axes = {**self.lengths.axes, **axes}
         return {name: float(axes.get(axis, 0)) for name, axis in self.record.lengths}
 
-    def _constants(self, _: Arrays) -> Arrays:
+    def _constants(self, _: Values) -> Values:
         """What depends on lengths alone, and the sums that blocks add to."""
         memory, lengths = self.call.memory, self.lengths
-        made: Arrays = {name: float(lengths.axes[axis]) for name, axis in self.record.sizes}
+        made: Values = {name: float(lengths.axes[axis]) for name, axis in self.record.sizes}
         read = {name for stage in self.stages for name in stage.reads}
         for record in self.record.numbers:
             if record.name in read:
@@ -249,18 +249,18 @@ class Straddling:
         lengths = Lengths({**self.lengths.axes, **most}, self.lengths.rest)
         lies = layout([(record, "sum") for record, _ in shared], lengths)
 
-        def send(held: Arrays) -> Any:
+        def send(values: Values) -> Any:
             floats = self.call.memory.zeros(lies.size)
             for record, division in shared:
                 own = division.owned[self.call.rank]
-                mine = held[record.name], own.within(own)
+                mine = values[record.name], own.within(own)
                 _copy_groups(record, division, mine, (lies.tensors(floats)[record.name], own.within(own)))
             return floats
 
-        def receive(held: Arrays, every: Any) -> Arrays:
+        def receive(values: Values, every: Any) -> Values:
             made = {}
             for record, division in shared:
-                made[record.name] = whole = _like(held[record.name], shape_of(record, self.lengths))
+                made[record.name] = whole = _like(values[record.name], shape_of(record, self.lengths))
                 for floats, own in zip(every, division.owned, strict=True):
                     theirs = lies.tensors(floats)[record.name], own.within(own)
                     _copy_groups(record, division, theirs, (whole, own))
@@ -268,30 +268,30 @@ class Straddling:
 
         yield Exchange(send, receive)
 
-    def _merge(self, held: Arrays) -> Arrays:
+    def _merge(self, values: Values) -> Values:
         """What all ranks make of what all have sent."""
         into = {}
         for name in self.call.results:
             if self.inner[name] == "whole":
                 record = self.direction.results[name]
                 shape = shape_of(record, self.lengths)
-                into[name] = _like(held[name], shape) if self._shared(record) else held[name]
+                into[name] = _like(values[name], shape) if self._shared(record) else values[name]
         flat = {each.pair.name for each in self.divisions}
         shards = [n for n, each in self.direction.operands.items() if not flat.isdisjoint(each.axes)]
-        given = {**held, **dict.fromkeys(shards), **self._lengths({})}
+        given = {**values, **dict.fromkeys(shards), **self._lengths({})}
         handed = self.stages[len(self.record.rounds)].run(given, into, self.call.types)
         for name, array in into.items():
-            if array is not held[name]:
-                self._own_groups(name, array, held)
+            if array is not values[name]:
+                self._own_groups(name, array, values)
         return handed
 
-    def _own_groups(self, name: str, array: Any, held: Arrays) -> None:
+    def _own_groups(self, name: str, array: Any, values: Values) -> None:
         """Have this rank's groups of a result."""
         record = self.direction.results[name]
         division = self._shared(record)
         assert division is not None
         own = division.owned[self.call.rank]
-        _copy_groups(record, division, (array, own), (held[name], own.within(own)))
+        _copy_groups(record, division, (array, own), (values[name], own.within(own)))
 
     @property
     def _parts(self) -> list[str]:
@@ -304,9 +304,9 @@ class Straddling:
         shared = [name for name in self._parts if self._shared(results[name])]
         alone = [name for name in self._parts if name not in shared]
 
-        def rounded(held: Arrays) -> Arrays:
+        def rounded(values: Values) -> Values:
             for name in alone:
-                held[name][...] = held[self._sum(name)]
+                values[name][...] = values[self._sum(name)]
             return {}
 
         yield rounded
@@ -314,18 +314,18 @@ class Straddling:
             return
         lies = layout([(results[name], "sum") for name in shared], self.lengths)
 
-        def send(held: Arrays) -> Any:
+        def send(values: Values) -> Any:
             floats = self.call.memory.zeros(lies.size)
             for name, place in lies.tensors(floats).items():
-                place[...] = held[self._sum(name)]
+                place[...] = values[self._sum(name)]
             return floats
 
-        def receive(held: Arrays, every: Any) -> Arrays:
+        def receive(values: Values, every: Any) -> Values:
             total = every[0]
             for each in every[1:]:
                 total = total + each
             for name, array in lies.tensors(total).items():
-                self._own_groups(name, array, held)
+                self._own_groups(name, array, values)
             return {}
 
         yield Exchange(send, receive)

@@ -20,7 +20,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.ranks.agreement import Message, agreed
 from normgen.runtime.ranks.direction import SpreadDirection
 from normgen.runtime.ranks.group import run_alone
-from normgen.runtime.ranks.steps import Along, Arrays, LocalCall, Sent, constants, steps_of, walk
+from normgen.runtime.ranks.steps import Along, LocalCall, Sent, Values, constants, steps_of, walk
 from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.dtypes import TYPES
 from normgen.torch.ranks.group import ProcessRanks
@@ -109,13 +109,15 @@ class Plan:
 
     def run(self, ranks: ProcessRanks, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...]:
         """The results of a call in order, None for those that are not wanted."""
-        held: Arrays = dict(zip(self._attrs, numbers, strict=True))
+        values: Values = dict(zip(self._attrs, numbers, strict=True))
         if self._zeros:
             tensors = tuple([tensor if tensor is None else tensor.detach() for tensor in tensors])
             like = next(tensor for tensor in tensors if tensor is not None)
-            held |= {n: like.new_zeros(shape, dtype=TYPES[kind]) for n, (shape, kind) in self._zeros.items()}
-        held.update(zip(self._reads, tensors, strict=True))
-        made = None if self._told is None else self._told.run(ranks, tensors, held)
+            values |= {
+                n: like.new_zeros(shape, dtype=TYPES[kind]) for n, (shape, kind) in self._zeros.items()
+            }
+        values.update(zip(self._reads, tensors, strict=True))
+        made = None if self._told is None else self._told.run(ranks, tensors, values)
         if made is None:
-            made = run_alone(walk(self._steps, held), ranks)
+            made = run_alone(walk(self._steps, values), ranks)
         return tuple([made.get(name) for name in self._results])

@@ -7,7 +7,7 @@ from typing import Any
 from normgen.arrays.torch import TORCH
 from normgen.package.spread import StageRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.ranks.steps import SENT, Arrays, LocalCall, Sent
+from normgen.runtime.ranks.steps import SENT, LocalCall, Sent, Values
 from normgen.torch import native
 from normgen.torch.calls import Joined, Known, Numbers, Tensors, Wanted, own, prepare
 from normgen.torch.dtypes import TYPES
@@ -45,18 +45,18 @@ class LocalProgram:
         self._fast: Any = None  # the same in the extension
         self._told = False  # the extension of it
 
-    def __call__(self, held: Arrays) -> Arrays:
+    def __call__(self, values: Values) -> Values:
         """All results, None for those that are not wanted, and for those that are within others."""
         if self.is_idle:
             return {}
-        made = dict(zip(self._results, self._run(*self._taken(held)), strict=True))
+        made = dict(zip(self._results, self._run(*self._taken(values)), strict=True))
         if self._first:
             made[SENT] = made[self._first]
         return made
 
-    def share(self, held: Arrays) -> float:
+    def share(self, values: Values) -> float:
         """What the largest launch of such a call takes of the places that the device has for its blocks."""
-        known = self._known or self._prepare(*self._taken(held))
+        known = self._known or self._prepare(*self._taken(values))
         return known.share()
 
     def _run(self, tensors: Tensors, numbers: Numbers) -> tuple[Any, ...]:
@@ -73,9 +73,9 @@ class LocalProgram:
                 self._fast = known.in_extension(native.EXTENSION.loaded)
         return known.repeated(given[-1], tensors, numbers, [TORCH.address(tensor) for tensor in given])
 
-    def _taken(self, held: Arrays) -> tuple[Tensors, Numbers]:
-        tensors = tuple([held.get(name) for name in self._reads])
-        return tensors, tuple([held[name] for name in self._attrs])
+    def _taken(self, values: Values) -> tuple[Tensors, Numbers]:
+        tensors = tuple([values.get(name) for name in self._reads])
+        return tensors, tuple([values[name] for name in self._attrs])
 
     def _prepare(self, tensors: Tensors, numbers: Numbers) -> Known:
         named = dict(zip(self._reads, tensors, strict=True))

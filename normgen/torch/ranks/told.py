@@ -11,7 +11,7 @@ from normgen.launching.support import NoSchedule
 from normgen.package.direction import Direction
 from normgen.package.spread import StageRecord, ToldRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.ranks.steps import Along, Arrays, LocalCall, Numbers, layout
+from normgen.runtime.ranks.steps import Along, LocalCall, Numbers, Values, layout
 from normgen.torch.calls import Tensors
 from normgen.torch.ranks.backend import IN_KERNEL, wish
 from normgen.torch.ranks.group import ProcessRanks
@@ -41,10 +41,10 @@ class ToldCall:
         self._known = False
         self._share: float | None = None  # of the device that the kernel occupies, once known
 
-    def run(self, ranks: ProcessRanks, tensors: Tensors, held: Arrays) -> Arrays | None:
+    def run(self, ranks: ProcessRanks, tensors: Tensors, values: Values) -> Values | None:
         """The results of a call by name. None if the call takes other steps: ranks use no peer memory, or
         exchange too much for it, no kernel can hold the rows of all ranks, or the kernel would fill the
-        device while it waits. `held`: what the rank holds."""
+        device while it waits. `values`: those of the call."""
         like = next(each for each in tensors if each is not None)
         peers = ranks.within_kernels(like)
         if peers is None or not self._is_known():
@@ -52,17 +52,17 @@ class ToldCall:
         channel, kernel = peers.channel(self._exchanged), self._kernel
         if channel is None or kernel is None:
             return None
-        held = {**held, **self._constants, self._channel: channel}
+        values = {**values, **self._constants, self._channel: channel}
         try:
             if wish() != IN_KERNEL:
                 read = sum(tensor.nbytes for tensor in (*tensors, channel) if tensor is not None)
-                if not peers.leaves_room(self._occupied(peers.machine, kernel, held, read)):
+                if not peers.leaves_room(self._occupied(peers.machine, kernel, values, read)):
                     return None
-            held |= kernel(held)
+            values |= kernel(values)
         except NoSchedule:  # for example of rows that are not contiguous
             self._kernel = None
             return None
-        return held if self._rest is None else {**held, **self._rest(held)}
+        return values if self._rest is None else {**values, **self._rest(values)}
 
     def _is_known(self) -> bool:
         """Whether there is a kernel."""
@@ -73,12 +73,12 @@ class ToldCall:
                 self._make(found)
         return self._kernel is not None
 
-    def _occupied(self, machine: Machine, kernel: LocalProgram, held: Arrays, read: int) -> float:
+    def _occupied(self, machine: Machine, kernel: LocalProgram, values: Values, read: int) -> float:
         """The share of the device that the blocks of the kernel occupy. Registers hold all that they `read`,
         in bytes, so that for many rows the kernel itself need not be planned."""
         if self._share is None:
             there = machine.multiprocessors * machine.registers_per_multiprocessor * REGISTER
-            self._share = read / there if 2 * read > there else kernel.share(held)
+            self._share = read / there if 2 * read > there else kernel.share(values)
         return self._share
 
     def _longest(self, found: ToldRecord) -> int:
