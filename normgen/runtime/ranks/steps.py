@@ -72,7 +72,7 @@ class Memory:
         return np.array(values, np.float32)
 
     def parts(self, every: Any, start: int, shape: Shape) -> Any:
-        """Of arrays [n, size] the tensors of a shape that begin at `start`: [n, *shape]."""
+        """The tensors [n, *shape] that begin at `start` in each of n arrays. `every`: [n, size]."""
         return np.ascontiguousarray(every[:, start : start + prod(shape)]).reshape(len(every), *shape)
 
 
@@ -106,8 +106,8 @@ class LocalCall:
 
 
 class LocalRun(NamedTuple):
-    """A run of a local program: what of its results are `wanted`, of which those in `out` are written there.
-    `types`: of the operands of the whole call."""
+    """A run of a local program. `wanted`: the results to compute, which are written to `out` where that has
+    them; `types`: of the operands of the whole call."""
 
     operands: Mapping[str, Any]
     numbers: Numbers
@@ -207,8 +207,8 @@ def steps_of(
     memory: Memory,
     program: Callable[[int, Sent | None], Program | None],
 ) -> Iterator[Step]:
-    """The steps of a call. `lengths`: on this rank; `program`: the local program at a place, None where it
-    has nothing to compute, which sends these tensors in a round."""
+    """The steps of a call. `lengths`: on this rank; `program`: makes the local program at a place, which
+    sends these tensors in a round; None if there is nothing to compute."""
     numbers = constants(record, lengths, along)
     counts = {name: along[axis].tolist() for name, axis in record.counts}
     yield lambda _: {**numbers, **{name: memory.numbers(each) for name, each in counts.items()}}
@@ -251,8 +251,8 @@ def layout(tensors: Sequence[tuple[TensorRecord, str]], lengths: Lengths) -> Lay
 
 
 class Sent:
-    """The tensors that a rank sends in a round, with the parts that it has of their values. They lie one
-    after the other in an array of floats, once or in each of some slots."""
+    """The tensors that a rank sends in a round, each with the part of its value that a rank has. They lie one
+    after the other in an array of floats: once, or once per slot."""
 
     def __init__(
         self, tensors: Sequence[tuple[TensorRecord, str]], lengths: Lengths, memory: Memory, slots: int = 1
@@ -261,7 +261,8 @@ class Sent:
         self.layout = layout(tensors, lengths)
 
     def identity(self, _: Values) -> Values:
-        """What a rank without elements sends, with the tensors of the last slot by name."""
+        """The array to send as a rank without elements sends it, and its tensors (of the last slot) by
+        name."""
         floats = self.memory.zeros(self.slots * self.layout.size)
         for slot in floats.reshape(self.slots, self.layout.size):
             places = self.layout.tensors(slot)
@@ -275,7 +276,7 @@ class Sent:
         return {name: self.memory.parts(every, *place) for name, place in self.layout.places.items()}
 
     def exchange(self, own: Mapping[str, str]) -> Exchange:
-        """The exchange of a round. `own`: what later steps call tensors that this rank has sent."""
+        """The exchange of a round. `own`: the names by which later steps read what this rank has sent."""
         places = self.layout.places
         kept = {called: places[name] for called, name in own.items() if name in places}
         mine = self.layout._replace(places=kept)

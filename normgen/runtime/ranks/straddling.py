@@ -71,8 +71,8 @@ class Window:
 
 
 class Piece(NamedTuple):
-    """A block that has elements: of which dimension, its place among the blocks of the run, what it is of
-    arrays, and what ends the names of its own arrays."""
+    """A block that has elements: its dimension, its place among the blocks of the run, its window of arrays,
+    and the suffix of the names of its own values."""
 
     division: Division
     place: int
@@ -95,7 +95,7 @@ class Straddling:
         both |= {each.pair.inner: each.members for each in divisions}
         self.lengths = Lengths({**call.lengths.axes, **both}, call.lengths.rest)  # on all ranks together
         told = [each for stage in record.rounds for each, _ in stage.told]
-        # Of how many parts a rank sends what it has: 1 if all is of groups, or else one for each block.
+        # Per rank: 1 if all that ranks send has values per group, otherwise one per block.
         self.slots = 1 if all(self._outer(each) for each in told) else BLOCKS
         merged = record.merge.package
         self.records: dict[str, TensorRecord] = {

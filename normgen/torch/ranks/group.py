@@ -29,7 +29,7 @@ from normgen.torch.ranks.peer_memory import PeerMemory, Unfit
 from normgen.torch.ranks.store import RankStore, node_ranks, timeout
 from normgen.torch.ranks.transport import TRANSPORTS
 
-_NUMBERS = 64  # tensors of numbers that are kept, of a case and of each stream
+_NUMBERS = 64  # tensors of numbers that are cached per known call
 _KEPT = 4096  # calls that ranks have agreed on, for graphs
 
 
@@ -167,9 +167,8 @@ class ProcessRanks:
         return words.sum(part) if words else None
 
     def within_kernels(self, like: torch.Tensor) -> PeerMemory | None:
-        """The peer memory by which kernels on the device of this tensor may exchange within themselves; None
-        where they may not. All ranks of a group ask this in the same exchange while the backend is
-        undecided."""
+        """The peer memory through which kernels on the device of this tensor may exchange; None if they may
+        not. All ranks of a group ask this in the same exchange while the backend is undecided."""
         found = self._by_peer_memory(like)
         return found if wish() in (AUTO, IN_KERNEL) else None
 
@@ -267,8 +266,8 @@ class TensorMemory(Memory):
         return torch.zeros(size, dtype=self._dtype, device=self._device)
 
     def numbers(self, values: Sequence[float]) -> Any:
-        """These floats, for a call on the current stream: what another one fills may not be there yet, and
-        what a graph takes is to be its own."""
+        """These floats, for a call on the current stream: a tensor that another stream fills may not be
+        ready, and a graph has its own."""
         stream = private.stream_name(self._device)
         key = stream, *values
         found = None if stream is None else self._numbers.get(key)
@@ -279,8 +278,8 @@ class TensorMemory(Memory):
         return found
 
     def parts(self, every: Any, start: int, shape: Shape) -> Any:
-        """Of arrays [n, size] the tensors of a shape that begin at `start`: [n, *shape]. Operators add in an
-        order that depends on strides, kernels do not."""
+        """The tensors [n, *shape] that begin at `start` in each of n arrays. `every`: [n, size]. Operators,
+        which compute in float64, add in an order that depends on strides."""
         count, size = every.shape
         made = every.as_strided((count, *shape), (size, *packed(shape)), every.storage_offset() + start)
         return made.contiguous() if self._dtype == torch.float64 else made
