@@ -104,8 +104,8 @@ def _spread(
     shard: Mapping[str, Ranks | Simulated],
     whole: tuple[str, ...],
 ) -> SpreadNorm:
+    from normgen.runtime.ranks.direction import Grouped
     from normgen.runtime.ranks.group import checked_ranks
-    from normgen.runtime.ranks.groups import Grouped
     from normgen.runtime.ranks.norm import SpreadNorm
 
     ranks = checked_ranks(shard)

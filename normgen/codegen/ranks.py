@@ -12,6 +12,7 @@ from normgen.codegen.runs import Runs, local_definition
 from normgen.codegen.strategies.ranks import Spread, spread
 from normgen.codegen.strategies.told import number_of, told_program, told_strategy
 from normgen.diagnostics import Source, SpecError
+from normgen.ir.channels_last import channels_last
 from normgen.ir.kinds import CutAxes, Unspreadable
 from normgen.ir.nodes import Axes, Expr, walk
 from normgen.ir.program import Definition, Program, Tensor
@@ -69,6 +70,29 @@ class RankCompilation:
         return spread_program(
             made.definition, wanted_part(dict(made.programs)[direction], wanted), cut, whole
         )
+
+    def innermost(self, direction: str, wanted: Iterable[str], whole: Iterable[str]) -> SpreadRecord | None:
+        """The same, compiled for tensors whose channels lie innermost; None where there are none."""
+        made = self._innermost
+        if made is None or self.runs.whole is None:
+            return None
+        program = wanted_part(dict(made.programs)[direction], wanted)
+        try:
+            return spread_record(made.definition, program, self.runs.axes, whole)
+        except SpecError:
+            return None
+
+    def in_kernel(
+        self, direction: str, wanted: Iterable[str], whole: Iterable[str], ranks: int
+    ) -> ToldRecord | None:
+        """The same, compiled with one kernel that exchanges; None where there is none."""
+        program = wanted_part(dict(self.whole.programs)[direction], wanted)
+        return told_record(self.whole.definition, program, self.runs.axes, whole, ranks)
+
+    @cached_property
+    def _innermost(self) -> Compilation | None:
+        definition = channels_last(self.whole.definition)
+        return None if definition is None else Compilation(definition, self.whole.level)
 
     def _made(self, blocks: bool) -> tuple[Compilation, CutAxes]:
         if not blocks:

@@ -21,8 +21,8 @@ from normgen.errors import DeviceMissing, ToolchainMissing
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.package.spread import SpreadRecord
 from normgen.runtime.norm import Norm
+from normgen.runtime.ranks.direction import Grouped
 from normgen.runtime.ranks.group import Simulated, checked_ranks
-from normgen.runtime.ranks.groups import Grouped
 from normgen.runtime.ranks.norm import SpreadNorm
 from normgen.verify.compare import WRONG, compare
 from normgen.verify.draw import Drawn, Sample, draw

@@ -124,7 +124,7 @@ def kernels_that_would_fill_the_device_are_left_alone():
     lengths, counts = _uneven(1024, 1024), [0, 0]
     few = torch.randn(2, sum(lengths))
     same(norm(*_runs(lengths, few)), *_runs(lengths, plain(few)), 2e-4)
-    machine = ranks_by_name(dist.group.WORLD.group_name).machine if by_words() else H200
+    machine = ranks_by_name(dist.group.WORLD.group_name)._peer_memory.machine if by_words() else H200
     rows = machine.multiprocessors * machine.registers_per_multiprocessor // lengths[0] // 2 + 1
     for count, taken in ((2, [0, 1]), (rows, [1, 1])):
         x = torch.randn(count, sum(lengths))

@@ -27,10 +27,9 @@ from normgen.launching.layout import Lengths, shape_of
 from normgen.package.direction import directions
 from normgen.package.records import dims_text
 from normgen.package.spread import PairRecord
-from normgen.runtime.ranks.blocks import ToldOfGroups
 from normgen.runtime.ranks.division import Block, Division, Span, divided
 from normgen.runtime.ranks.group import run_together
-from normgen.runtime.ranks.stages import LocalCall, Stages
+from normgen.runtime.ranks.steps import LocalCall, Stages
 from normgen.runtime.ranks.straddling import Straddling
 from normgen.torch.ranks.float64 import by_operators
 from normgen.torch.ranks.group import TensorMemory
@@ -160,7 +159,7 @@ def run(call, key, divisions, extents):
         given = {name: torch.from_numpy(np.array(each, np.float64)) for name, each in operands.items()}
         like = arrays.view(next(iter(given.values())))
         local = LocalCall(given, numbers, like, memory, lengths, results, types, False, rank)
-        return (yield from as_arrays(Straddling(stages, direction, divisions, local).run()))
+        return (yield from as_arrays(local.run([*Straddling(stages, direction, divisions, local).steps()])))
 
     got = run_together([of_rank(rank) for rank in range(ranks)])
     for result in whole[call.direction].results:
@@ -239,13 +238,13 @@ def _tails_at_the_end_of_a_group(self, start, length):
     return (*others, Block(tail.run, tail.groups, moved))
 
 
-def _without_the_last_rank(self, gathered):
-    gathered = gathered.clone()
-    gathered[-1] = 0
-    return of_all(self, gathered)
+def _without_the_last_rank(self, sent, held, every):
+    every = every.clone()
+    every[-1] = 0
+    return gathered(self, sent, held, every)
 
 
-counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, ToldOfGroups.of_all
+counts, cut_in_blocks, gathered = Division.numbers, Division._blocks, Straddling.gathered
 
 
 @pytest.mark.parametrize(
@@ -253,7 +252,7 @@ counts, cut_in_blocks, of_all = Division.numbers, Division._blocks, ToldOfGroups
     [
         (Division, "numbers", _counts_of_whole_groups, SPECS[0]),
         (Division, "_blocks", _tails_at_the_end_of_a_group, SPECS[-1]),
-        (ToldOfGroups, "of_all", _without_the_last_rank, SPECS[0]),
+        (Straddling, "gathered", _without_the_last_rank, SPECS[0]),
     ],
 )
 def test_faults_are_seen(where, name, fault, spec, monkeypatch):

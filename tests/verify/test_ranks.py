@@ -13,7 +13,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.dtypes import DTYPES
 from normgen.ir.grad import backward
-from normgen.runtime.ranks.stages import Stages
+from normgen.runtime.ranks.direction import SpreadDirection
 from normgen.verify import rank_cases, ranks
 from normgen.verify.cases import DTYPE_SETS, make_case
 from normgen.verify.draw import scalar_values
@@ -66,29 +66,29 @@ def test_ranks_have_runs_of_a_dimension_of_several_axes(name, attrs, shard):
 
 def test_what_ranks_get_wrong_is_found(monkeypatch):
     """A rank that is left out of a sum; and one that has other whole results than the others."""
-    run_plainly = Stages.run
+    run_plainly = SpreadDirection.run
 
-    def lossy(self, call, every):
-        steps = run_plainly(self, call, every)
-        told = next(steps)
+    def lossy(self, call, along):
+        running = run_plainly(self, call, along)
+        told = next(running)
         while True:
             gathered = (yield told).copy()
             gathered[-1] = 0
             try:
-                told = steps.send(gathered)
+                told = running.send(gathered)
             except StopIteration as stop:
                 return stop.value
 
-    monkeypatch.setattr(Stages, "run", lossy)
+    monkeypatch.setattr(SpreadDirection, "run", lossy)
     found = rows(DIFFERENCES, shard={"D": 2}, sizes={"D": 4}, dtype="f32")
     assert {row.status for row in found} == {"failed"}
 
-    def unequal(self, call, every):
-        made = yield from run_plainly(self, call, every)
+    def unequal(self, call, along):
+        made = yield from run_plainly(self, call, along)
         made["s"][...] += float(call.lengths.axes["D"])
         return made
 
-    monkeypatch.setattr(Stages, "run", unequal)
+    monkeypatch.setattr(SpreadDirection, "run", unequal)
     (found, *_) = rows(DIFFERENCES, shard={"D": 2}, sizes={"D": 5}, dtype="f32")
     assert (found.status, found.result) == ("failed", "s (which differs between ranks)")
 

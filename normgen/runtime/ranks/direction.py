@@ -1,9 +1,14 @@
-"""One direction of a norm whose axes are spread over ranks: what a call is, and what ranks must agree on."""
+"""One direction of a norm whose axes are spread over ranks: what a call is, and what ranks must agree on.
+
+Ranks may have runs of dimensions `(G C)`. To a call such a dimension is one axis, of any length on each rank.
+Where runs are whole groups, and ranks have as many where the spec fixes how many there are, they are runs of
+G. Otherwise they straddle groups (`straddling`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -14,40 +19,51 @@ from normgen.launching.layout import Lengths, Shape, is_contiguous, solve
 from normgen.locks import new_reentrant_lock
 from normgen.package.direction import Direction
 from normgen.package.records import ABI, Package
-from normgen.package.spread import SpreadRecord
+from normgen.package.spread import PairRecord, SpreadRecord
 from normgen.runtime.calls.arguments import Arguments, Request
 from normgen.runtime.calls.binding import bind, check_reductions, device_text
 from normgen.runtime.calls.look import look
 from normgen.runtime.ranks.agreement import Message, agree, faulty, message
-from normgen.runtime.ranks.division import Division
+from normgen.runtime.ranks.division import Division, divisions
 from normgen.runtime.ranks.group import RankCall
-from normgen.runtime.ranks.stages import Computes, LocalCall, Memory, Stages
+from normgen.runtime.ranks.steps import Along, Computes, LocalCall, Memory, Stages, Step
 from normgen.runtime.ranks.straddling import Straddling
 
 # What makes the stages of a direction that give these results: by its name, of blocks (`straddling`) or not.
 Compile = Callable[[str, tuple[str, ...], bool], SpreadRecord]
-# Of each spread axis the lengths on all ranks.
-Along = Mapping[str, "np.ndarray[Any, Any]"]
 Run = Callable[[LocalCall, Along], RankCall]  # what makes the results of a call by name
 StagesOf = Callable[[tuple[str, ...], bool], Stages]  # those that give these results, of blocks or not
 _REST = "..."
 
 
+@dataclass(frozen=True)
+class Grouped:
+    """Dimensions that are two axes, of which ranks have runs. `wholes`: whether ranks may have whole groups
+    alone."""
+
+    pairs: tuple[PairRecord, ...]
+    wholes: bool
+
+
 class SpreadDirection:
     """One direction: its stages, and what ranks must agree on before they run them. `direction`: what a rank
-    takes and returns; `placements`: what it then has of each result."""
+    takes and returns; `placements`: what it then has of each result. Where ranks can have runs of whole
+    groups, these are those of such runs, whatever runs they have."""
 
     def __init__(
         self,
         package: Package,
         direction: Direction,
         axes: tuple[str, ...],
+        grouped: Grouped | None,
         whole: tuple[str, ...],
         compiled: Compile,
         computes: Computes,
     ) -> None:
-        """`axes`: that are spread; `whole`: the operands whose gradients ranks add up."""
+        """`axes`: that are spread; `grouped`: those of them that are dimensions of two axes; `whole`: the
+        operands whose gradients ranks add up."""
         self.package, self.axes, self.whole = package, axes, whole
+        self.grouped = grouped or Grouped((), True)
         self._compiled = partial(compiled, direction.name)
         self._computes = computes
         self._lock = new_reentrant_lock()
@@ -65,18 +81,10 @@ class SpreadDirection:
         """The stages that give these results, compiled when they are first asked for. `blocks`: those of runs
         that straddle groups."""
         with self._lock:
-            key = wanted, blocks
+            key = wanted, blocks or not self.grouped.wholes
             if key not in self._made:
                 self._made[key] = Stages(self._compiled(*key), self._computes)
             return self._made[key]
-
-    def stages(self, call: LocalCall, blocks: bool = False) -> Stages:
-        """Those of a call."""
-        return self.stages_of(self.computed(call), blocks)
-
-    def record(self, call: LocalCall) -> SpreadRecord:
-        """That of the stages of a call."""
-        return self.stages(call).record
 
     def computed(self, call: LocalCall) -> tuple[str, ...]:
         """The results that the stages of a call give. Saves that are not wanted change nothing about what is
@@ -105,33 +113,44 @@ class SpreadDirection:
 
     def along(self, own: Lengths, every: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """Of each spread axis the lengths on all ranks. `own`: those of all axes on this one; `every`: what
-        ranks told, [size, axes]. ValueError where ranks together have nothing to reduce."""
+        ranks told, [size, axes]. ValueError where ranks together have nothing to reduce, or of a dimension no
+        whole groups."""
         found = dict(zip(self.axes, every.T, strict=True))
         totals = {axis: int(lengths.sum()) for axis, lengths in found.items()}
         check_reductions(self._global, Lengths({**own.axes, **totals}, own.rest))
+        for division in divisions(self.grouped.pairs, found):
+            inner, members = division.pair.inner, division.members
+            if own.axes.get(inner, members) != members:
+                told = f"{members} in {division.pair.name} over all ranks"
+                raise ValueError(f"{inner} is {own.axes[inner]} in an operand but {told}")
         return found
 
-    @property
-    def uncompared(self) -> frozenset[str]:
-        """The axes whose lengths differ between ranks."""
-        return frozenset(self.axes)
-
-    def run(self, call: LocalCall, along: Along, stages_of: StagesOf | None = None) -> RankCall:
-        """What makes the results of a call. `along`: of each spread axis the lengths on all ranks;
-        `stages_of`: the stages to run in place of kernels."""
+    def steps(self, call: LocalCall, along: Along, stages_of: StagesOf | None = None) -> tuple[Step, ...]:
+        """The steps of a call. `along`: of each spread axis the lengths on all ranks; `stages_of`: the stages
+        to run in place of kernels."""
         found = self.divided(along)
         stages = (stages_of or self.stages_of)(self.computed(call), bool(found))
         if found:
-            return Straddling(stages, self.direction, found, call).run()
-        return stages.run(*self.by_groups(call, along))
+            return tuple(Straddling(stages, self.direction, found, call).steps())
+        return tuple(stages.steps(*self.by_groups(call, along)))
+
+    def run(self, call: LocalCall, along: Along, stages_of: StagesOf | None = None) -> RankCall:
+        """What makes the results of a call by its steps."""
+        return call.run(self.steps(call, along, stages_of))
 
     def divided(self, along: Along) -> tuple[Division, ...]:
-        """The runs of all ranks, where some straddle groups."""
-        return ()
+        """The runs of all ranks, where they straddle groups; none where they are runs of whole groups."""
+        found = divisions(self.grouped.pairs, along)
+        return found if not self.grouped.wholes or any(each.straddles for each in found) else ()
 
     def by_groups(self, call: LocalCall, along: Along) -> tuple[LocalCall, Along]:
-        """A call, and the lengths on all ranks, by the axes that stages know."""
-        return call, along
+        """A call, and the lengths on all ranks, by the axes that stages know: a call whose runs are whole
+        groups is one of runs of the outer axes."""
+        lengths, outer = dict(call.lengths.axes), {}
+        for each in divisions(self.grouped.pairs, along):
+            outer[each.pair.outer] = np.array(each.whole_groups)
+            lengths[each.pair.outer], lengths[each.pair.inner] = each.whole_groups[call.rank], each.members
+        return replace(call, lengths=Lengths(lengths, call.lengths.rest)), outer or along
 
     def asked(self, request: Request, memory: Memory, rank: int) -> tuple[LocalCall, Run]:
         """A call of kernels. `memory`: for what ranks tell each other; `rank`: which one this is."""
@@ -159,7 +178,7 @@ class SpreadDirection:
             idle=bound.idle,
             rank=rank,
         )
-        self.stages(call)  # compiled before ranks meet
+        self.stages_of(self.computed(call))  # compiled before ranks meet
         return call, self.run
 
     def lengths(self, shapes: Mapping[str, Shape]) -> Lengths:
@@ -188,8 +207,9 @@ class SpreadDirection:
         }
         if self.direction.name == "backward":  # saves that are left out change nothing for others
             found["results"] = f"asks for {' and '.join(call.results) or 'nothing'}"
+        open_groups = {pair.outer for pair in self.grouped.pairs if pair.groups is None}
         for axis, length in call.lengths.axes.items():
-            if axis not in self.uncompared:
+            if axis not in self.axes and axis not in open_groups:
                 found[f"length of {axis}"] = f"has {_length_text(axis, length)}"
         for name in given:
             found[f"type of {name}"] = f"has {name} in {call.types[name]}"

@@ -62,13 +62,15 @@ class Division:
         """How many there are."""
         return len(self.lengths)
 
+    @property
+    def _ends(self) -> list[int]:
+        """Where runs begin and end."""
+        return [0, *np.cumsum(self.lengths).tolist()]
+
     @cached_property
     def blocks(self) -> tuple[tuple[Block, ...], ...]:
         """The three blocks of each rank, of which some may be empty."""
-        ends = np.cumsum(self.lengths).tolist()
-        return tuple(
-            self._blocks(end - length, length) for end, length in zip(ends, self.lengths, strict=True)
-        )
+        return tuple(self._blocks(a, b - a) for a, b in pairwise(self._ends))
 
     @cached_property
     def touched(self) -> tuple[Span, ...]:
@@ -90,8 +92,7 @@ class Division:
         if not self.pair.shared:
             return (Span(0, self.groups),) * self.ranks
         if self.pair.groups is None:
-            ends = np.cumsum(self.lengths).tolist()
-            begun = [-(-end // self.members) for end in (0, *ends)]
+            begun = [-(-end // self.members) for end in self._ends]
             return tuple(Span(a, b - a) for a, b in pairwise(begun))
         share = self.groups // self.ranks
         return tuple(Span(rank * share, share) for rank in range(self.ranks))
@@ -107,16 +108,6 @@ class Division:
     def all_owned(self) -> bool:
         """Whether each rank has all groups in these tensors."""
         return all(own.length == self.groups for own in self.owned)
-
-    @property
-    def most_owned(self) -> int:
-        """The most groups that a rank has in these tensors."""
-        return max(own.length for own in self.owned)
-
-    @property
-    def most_touched(self) -> int:
-        """The most groups that a rank has elements of."""
-        return max(each.length for each in self.touched)
 
     def numbers(self, record: NumberRecord, slots: int) -> np.ndarray[Any, Any]:
         """What a tensor of numbers holds: [ranks * slots], and the axis that is kept. `slots`: of each rank,

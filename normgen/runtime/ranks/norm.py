@@ -12,13 +12,12 @@ from normgen.package.records import Package
 from normgen.runtime.calls.arguments import Request, unknown
 from normgen.runtime.calls.assemble import Executors
 from normgen.runtime.planning.tuned import plan_tuned
-from normgen.runtime.ranks.direction import Compile, SpreadDirection
+from normgen.runtime.ranks.direction import Compile, Grouped, SpreadDirection
 from normgen.runtime.ranks.group import RankCall, Simulated, run_alone, run_together
-from normgen.runtime.ranks.groups import Grouped, spread_direction
-from normgen.runtime.ranks.stages import HostMemory, by_kernels
+from normgen.runtime.ranks.steps import Memory, by_kernels
 
 _OPTIONS = {"forward": ("save",), "backward": ("wrt", "dtypes")}
-_HOST = HostMemory()
+_HOST = Memory()
 
 
 class SpreadNorm:
@@ -61,7 +60,7 @@ class SpreadNorm:
                     f"whole: {package.name} has no gradient with respect to {name!r}; it has {known}"
                 )
         self.directions = {
-            each.name: spread_direction(
+            each.name: SpreadDirection(
                 package, each, axes, grouped, whole, compiled, by_kernels(executors, plan_tuned)
             )
             for each in found

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from normgen.runtime.ranks.node import node_name
 from normgen.runtime.ranks.peer_memory import MOST_RANKS
 from normgen.torch.ranks.store import RankStore
-from normgen.torch.ranks.transport import Transport
+from normgen.torch.ranks.transport import CudaTransport
 
 VARIABLE = "NORMGEN_RANKS_BACKEND"
 # (peer-memory: in separate kernels; in-kernel: within the norm's kernel, if it can; auto: within kernels that
@@ -45,7 +45,7 @@ def wish() -> str:
     return found
 
 
-def refusal(transport: Transport, store: RankStore, size: int) -> str:
+def refusal(transport: CudaTransport, store: RankStore, size: int) -> str:
     """Why ranks do not use peer memory; empty if they do. The same on all ranks."""
     if size == 1:
         return "there is one rank"

@@ -9,7 +9,7 @@ import torch
 
 from normgen.package.direction import Direction
 from normgen.package.records import Package
-from normgen.runtime.ranks.stages import Compute, Computes, Numbers
+from normgen.runtime.ranks.steps import Compute, Computes, LocalRun
 from normgen.torch.calls import Wanted
 from normgen.torch.derived import Derived
 from normgen.torch.dtypes import TYPES
@@ -25,22 +25,16 @@ def by_operators(spread: Spread) -> Computes:
     def compute_of(place: int, direction: Direction, package: Package) -> Compute:
         derived = Derived(direction, programs[place], tuple(attr.name for attr in package.attrs))
 
-        def compute(
-            operands: Mapping[str, Any],
-            numbers: Numbers,
-            wanted: tuple[str, ...],
-            out: Mapping[str, Any],
-            types: Mapping[str, str],
-        ) -> Mapping[str, Any]:
-            tensors = tuple([operands[name] for name in direction.reads])
+        def compute(run: LocalRun) -> Mapping[str, Any]:
+            tensors = tuple([run.operands[name] for name in direction.reads])
             # With the types of the whole call, one of which is float64, all are computed in that.
-            asked = Wanted(wanted, tuple([(name, TYPES[kind]) for name, kind in types.items()]))
+            asked = Wanted(run.wanted, tuple([(name, TYPES[kind]) for name, kind in run.types.items()]))
             with torch.no_grad():
-                made = derived.prepare(tensors, asked, reuses=True)(tensors, tuple(numbers.values()))
+                made = derived.prepare(tensors, asked, reuses=True)(tensors, tuple(run.numbers.values()))
             for name, state in made.states.items():
-                operands[name].copy_(state)
+                run.operands[name].copy_(state)
             found = dict(zip(direction.results, made.results, strict=True))
-            for name, array in out.items():
+            for name, array in run.out.items():
                 array.copy_(found[name])
             return found
 

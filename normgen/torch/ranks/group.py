@@ -13,12 +13,15 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from normgen.launching.launch import HOST, DeviceKey
-from normgen.launching.machine import Machine
+from normgen.arrays.views import packed
+from normgen.launching.launch import HOST
+from normgen.launching.layout import Shape
 from normgen.locks import new_lock
+from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.agreement import PLACE, accord
 from normgen.runtime.ranks.group import PeerFault
 from normgen.runtime.ranks.node import NodeRanks
+from normgen.runtime.ranks.steps import Memory
 from normgen.torch import private
 from normgen.torch.ranks import order
 from normgen.torch.ranks.backend import AUTO, COLLECTIVE, IN_KERNEL, PEER_MEMORY, UNDECIDED, refusal, wish
@@ -26,6 +29,7 @@ from normgen.torch.ranks.peer_memory import PeerMemory, Unfit
 from normgen.torch.ranks.store import RankStore, node_ranks, timeout
 from normgen.torch.ranks.transport import TRANSPORTS
 
+_NUMBERS = 64  # tensors of numbers that are cached per known call
 _KEPT = 4096  # calls that ranks have agreed on, for graphs
 
 
@@ -162,25 +166,11 @@ class ProcessRanks:
         words = self._by_peer_memory(part)
         return words.sum(part) if words else None
 
-    def tells_within(self, like: torch.Tensor) -> bool:
-        """Whether kernels on the device of this tensor may exchange within themselves. All ranks of a group
-        ask this in the same exchange while the backend is undecided."""
-        return self._by_peer_memory(like) is not None and wish() in (AUTO, IN_KERNEL)
-
-    @property
-    def machine(self) -> Machine:
-        """The device of this rank, if ranks use peer memory."""
-        assert self._peer_memory is not None, "ranks use peer memory"
-        return self._peer_memory.machine
-
-    def leaves_room(self, share: float) -> bool:
-        """Whether a kernel that occupies this share of the device may wait for other ranks."""
-        return self._peer_memory is not None and self._peer_memory.leaves_room(share)
-
-    def channel(self, words: int) -> torch.Tensor | None:
-        """The record by which a kernel exchanges this many words per rank, a new one for each launch; None if
-        ranks use no peer memory, or that is too many."""
-        return self._peer_memory.channel(words) if self._peer_memory is not None else None
+    def within_kernels(self, like: torch.Tensor) -> PeerMemory | None:
+        """The peer memory through which kernels on the device of this tensor may exchange; None if they may
+        not. All ranks of a group ask this in the same exchange while the backend is undecided."""
+        found = self._by_peer_memory(like)
+        return found if wish() in (AUTO, IN_KERNEL) else None
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         words = self._by_peer_memory(tensor) if tensor.dtype == torch.float32 else None
@@ -263,24 +253,36 @@ def numbers_on(device: torch.device, values: Sequence[float], dtype: Any = torch
     return torch.cat([torch.full((count,), value, dtype=dtype, device=device) for value, count in alike])
 
 
-class TensorMemory:
+class TensorMemory(Memory):
     """Allocates tensors on a device for exchanges."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        self.device: DeviceKey = HOST if device.type == "cpu" else (device.type, device.index or 0)
+        self.device = HOST if device.type == "cpu" else (device.type, device.index or 0)
         self._device, self._dtype = device, dtype
+        self._numbers: Bounded[Any, torch.Tensor] = Bounded(_NUMBERS)
 
     def zeros(self, size: int) -> Any:
         """So many zeros."""
         return torch.zeros(size, dtype=self._dtype, device=self._device)
 
     def numbers(self, values: Sequence[float]) -> Any:
-        """These floats."""
-        return numbers_on(self._device, values, self._dtype)
+        """These floats, for a call on the current stream: a tensor that another stream fills may not be
+        ready, and a graph has its own."""
+        stream = private.stream_name(self._device)
+        key = stream, *values
+        found = None if stream is None else self._numbers.get(key)
+        if found is None:
+            found = numbers_on(self._device, values, self._dtype)
+            if stream is not None:
+                self._numbers.keep(key, found)
+        return found
 
-    def contiguous(self, array: Any) -> Any:
-        """The array, contiguous."""
-        return array.contiguous()
+    def parts(self, every: Any, start: int, shape: Shape) -> Any:
+        """The tensors [n, *shape] that begin at `start` in each of n arrays. `every`: [n, size]. Operators,
+        which compute in float64, add in an order that depends on strides."""
+        count, size = every.shape
+        made = every.as_strided((count, *shape), (size, *packed(shape)), every.storage_offset() + start)
+        return made.contiguous() if self._dtype == torch.float64 else made
 
 
 def group_name(what: str, group: Any) -> str:

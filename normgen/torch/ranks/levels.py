@@ -9,16 +9,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from normgen.devices.executors import executor_of
-from normgen.diagnostics import SpecError
 from normgen.locks import cached_property
 from normgen.package.direction import directions
 from normgen.package.records import Package
 from normgen.package.spread import SpreadRecord, ToldRecord
 from normgen.runtime.planning.tuned import plan_tuned
 from normgen.runtime.ranks.direction import SpreadDirection
-from normgen.runtime.ranks.groups import Grouped, spread_direction
 from normgen.runtime.ranks.norm import SpreadNorm
-from normgen.runtime.ranks.stages import Stages, by_kernels
+from normgen.runtime.ranks.steps import Stages, by_kernels
 from normgen.torch.levels import Level, compilation_of, operator_name
 from normgen.torch.ranks.float64 import by_operators
 from normgen.torch.ranks.group import ProcessRanks
@@ -56,7 +54,7 @@ def first_spread_step(norm: SpreadNorm, where: Where) -> SpreadStep:
         definition = compilation_of(package).definition
         return rank_compilation(definition, where.axes, where.ranks.size)
 
-    found = _SpreadLevel(name, 1, package, norm.directions, norm.grouped, where, compilation).first
+    found = _SpreadLevel(name, 1, package, norm.directions, where, compilation).first
     assert isinstance(found, SpreadStep)
     return found
 
@@ -70,13 +68,11 @@ class _SpreadLevel(Level):
         order: int,
         package: Package,
         spread: Mapping[str, SpreadDirection],
-        grouped: Grouped | None,
         where: Where,
         compilation: Callable[[], RankCompilation],
     ) -> None:
-        """`grouped`: the dimensions that are two axes, where these are spread."""
         super().__init__(name, order, package, lambda: self._on_rank.whole)
-        self._spread, self._grouped, self._where = spread, grouped, where
+        self._spread, self._where = spread, where
         self._compile_on_rank = compilation
 
     @cached_property
@@ -84,49 +80,22 @@ class _SpreadLevel(Level):
         return self._compile_on_rank()
 
     def _made(self, outline: Outline) -> SpreadStep:
-        name = outline.direction.name
+        name, whole, ranks = outline.direction.name, self._where.whole, self._where.ranks
 
         @cache
         def in_float64(wanted: tuple[str, ...], blocks: bool) -> Stages:
-            programs = self._on_rank.program(name, wanted, self._where.whole, blocks)
+            programs = self._on_rank.program(name, wanted, whole, blocks)
             return Stages(self._spread[name].stages_of(wanted, blocks).record, by_operators(programs))
 
-        def last(wanted: tuple[str, ...]) -> SpreadRecord | None:
-            return self._channels_last(name, wanted)
+        @cache
+        def innermost(wanted: tuple[str, ...]) -> SpreadRecord | None:
+            return self._on_rank.innermost(name, wanted, whole)
 
-        def told(wanted: tuple[str, ...]) -> ToldRecord | None:
-            from normgen.codegen.ranks import told_record, wanted_part
+        @cache
+        def in_kernel(wanted: tuple[str, ...]) -> ToldRecord | None:
+            return self._on_rank.in_kernel(name, wanted, whole, ranks.size)
 
-            made, where = self._on_rank, self._where
-            program = wanted_part(dict(made.whole.programs)[name], wanted)
-            definition = made.whole.definition
-            return told_record(definition, program, made.runs.axes, where.whole, where.ranks.size)
-
-        return SpreadStep(outline, self._spread[name], self._where.ranks, in_float64, last, told)
-
-    @cached_property
-    def _last(self) -> Compilation | None:
-        """The same for tensors whose channels lie innermost; None where it has no channels."""
-        from normgen.codegen.compilation import Compilation
-        from normgen.ir.channels_last import channels_last
-
-        made = self.compilation
-        definition = channels_last(made.definition)
-        return None if definition is None else Compilation(definition, made.level)
-
-    def _channels_last(self, direction: str, wanted: tuple[str, ...]) -> SpreadRecord | None:
-        """The local programs of a direction that give these results, for such tensors; None where there are
-        none."""
-        from normgen.codegen.ranks import spread_record, wanted_part
-
-        made, where = self._last, self._where
-        if made is None or (self._grouped is not None and not self._grouped.wholes):
-            return None
-        program = wanted_part(dict(made.programs)[direction], wanted)
-        try:
-            return spread_record(made.definition, program, self._on_rank.runs.axes, where.whole)
-        except SpecError:
-            return None
+        return SpreadStep(outline, self._spread[name], ranks, in_float64, innermost, in_kernel)
 
     def _level_of(self, made: Compilation) -> Level:
         on_rank, where = self._on_rank.differentiated, Where(self._where.axes, self._where.ranks)
@@ -136,12 +105,10 @@ class _SpreadLevel(Level):
         def compiled(direction: str, wanted: tuple[str, ...], blocks: bool) -> SpreadRecord:
             return on_rank.record(direction, wanted, blocks=blocks)
 
-        grouped = self._grouped
+        (grouped, *_) = (each.grouped for each in self._spread.values())
         _, backward = directions(package)
         found = {}
         if backward is not None:
             kernels = by_kernels(executor_of, plan_tuned)
-            found["backward"] = spread_direction(
-                package, backward, runs.names, grouped, (), compiled, kernels
-            )
-        return _SpreadLevel(self.name, self.order + 1, package, found, grouped, where, lambda: on_rank)
+            found["backward"] = SpreadDirection(package, backward, runs.names, grouped, (), compiled, kernels)
+        return _SpreadLevel(self.name, self.order + 1, package, found, where, lambda: on_rank)

@@ -31,7 +31,7 @@ from normgen.runtime.ranks.peer_memory import (
 )
 from normgen.torch.dtypes import NAMES
 from normgen.torch.ranks.store import RankStore, timeout
-from normgen.torch.ranks.transport import Transport
+from normgen.torch.ranks.transport import CudaTransport
 
 MOST_WORDS = 1 << 16  # that a rank tells at once: more is left to the collectives
 _FEWEST_WORDS = 1 << 10
@@ -65,7 +65,7 @@ class PeerMemory:
     """
 
     def __init__(
-        self, transport: Transport, rank: int, size: int, group: Callable[[], Any], store: RankStore
+        self, transport: CudaTransport, rank: int, size: int, group: Callable[[], Any], store: RankStore
     ) -> None:
         """`group`: the process group. Raises `Unfit` on all ranks where one cannot have memory of peers."""
         self.transport, self.rank, self.size = transport, rank, size
@@ -237,7 +237,7 @@ class _Order:
         self._stream: int | None = before._stream if before else None
         self._follow: Callable[[], None] | None = before._follow if before else None
 
-    def taken(self, stream: int, transport: Transport) -> Channel:
+    def taken(self, stream: int, transport: CudaTransport) -> Channel:
         """The channel, for an exchange on the current stream, whose handle is given."""
         if stream != self._stream:
             if self._follow is not None:

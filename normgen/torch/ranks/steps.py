@@ -12,26 +12,21 @@ import torch
 from normgen import arrays
 from normgen.arrays.torch import TORCH
 from normgen.devices.executors import keeps_calls
-from normgen.ir.channels_last import has_channels
 from normgen.launching.layout import shape_of
-from normgen.locks import new_reentrant_lock
 from normgen.package.spread import SpreadRecord, ToldRecord
 from normgen.runtime.calls.bounded import Bounded
 from normgen.runtime.ranks.direction import Run, SpreadDirection, StagesOf
 from normgen.runtime.ranks.group import RankCall, run_alone
-from normgen.runtime.ranks.stages import LocalCall
+from normgen.runtime.ranks.steps import Along, LocalCall
 from normgen.torch import layouts
 from normgen.torch.calls import KEPT, Numbers, Tensors, Wanted, all_resolved
 from normgen.torch.derived import dtype_of, element_types
 from normgen.torch.dtypes import NAMES
 from normgen.torch.eager import recorder
 from normgen.torch.errors import check_host, check_kinds, check_numbers, check_run
-from normgen.torch.ranks.blocks import BlocksPlan
 from normgen.torch.ranks.group import ProcessRanks, TensorMemory
-from normgen.torch.ranks.known import KnownCall, KnownPlan, Plan, StageNorms
-from normgen.torch.ranks.local import Along, Outer
+from normgen.torch.ranks.known import KnownCall
 from normgen.torch.ranks.order import stand_in_line
-from normgen.torch.ranks.told import ToldNorm
 from normgen.torch.steps import Call, Outline, Recorder, Step, without_data
 
 
@@ -45,19 +40,16 @@ class SpreadStep(Step):
         spread: SpreadDirection,
         ranks: ProcessRanks,
         in_float64: StagesOf,
-        channels_last: Callable[[tuple[str, ...]], SpreadRecord | None],
-        told: Callable[[tuple[str, ...]], ToldRecord | None],
+        innermost: Callable[[tuple[str, ...]], SpreadRecord | None],
+        in_kernel: Callable[[tuple[str, ...]], ToldRecord | None],
     ) -> None:
-        """`spread`: the direction on one rank; `in_float64`: its stages in float64;
-        `channels_last`: compiles them for tensors whose channels lie innermost, None where there are none;
-        `told`: compiles them as one kernel, None where there is none."""
+        """`spread`: the direction on one rank; `in_float64`: its stages in float64. `innermost` compiles them
+        for tensors whose channels lie innermost, `in_kernel` as one kernel that exchanges; both return None
+        if there are none."""
         super().__init__(replace(outline, direction=spread.direction))
         self.spread, self.ranks = spread, ranks
-        self._float64, self._channels_last, self._told = in_float64, channels_last, told
+        self._float64, self._innermost, self._in_kernel = in_float64, innermost, in_kernel
         self._known: Bounded[Any, KnownCall] = Bounded(KEPT)
-        self._stages: dict[tuple[str, ...], StageNorms | None] = {}
-        self._kernels: dict[tuple[str, ...], ToldNorm | None] = {}
-        self._lock = new_reentrant_lock()
         self._recorder: Recorder | None = None
         keeps_calls(self)
 
@@ -81,7 +73,7 @@ class SpreadStep(Step):
         if known is None or told is None:
             return self._first(tensors, numbers, wanted, key)
         self.ranks.meet(self.spread.title)
-        plan = known.agreed(self.spread, self.ranks, told)
+        plan = known.agreed(self.ranks, told)
         made = plan.run(self.ranks, tensors, numbers)
         return self.laid(made, plan.copied) if plan.copied else made
 
@@ -113,69 +105,33 @@ class SpreadStep(Step):
         device = next(each.device for each in plain if each is not None)
         request = request._replace(wanted=wanted.names, types=types)
         call, run = self.spread.asked(request, TensorMemory(device), self.ranks.rank)
-        if call.idle or not all(call.lengths.axes.values()):  # rare, and stages leave results as they are
+        if call.idle or not all(call.lengths.axes.values()):  # rare, and steps leave results as they are
             return call, run
         known = self._known.get(key)
         if known is None:
-            known = self._knowing(call, device, last)
+            known = self._knowing(call, last)
         if key is not None and all(new is old for new, old in zip(given, tensors, strict=True)):
             self._known.keep(key, known)
             known.messages.keep(numbers, self.spread.message(call))
 
         def run_known(_: LocalCall, along: Along) -> RankCall:
-            yield from ()  # stages meet the others by themselves
+            yield from ()  # steps meet the others by themselves
             found = known.plan(along).run(self.ranks, plain, numbers)
             return dict(zip(self.results, found, strict=True))
 
         return call, run_known
 
-    def _knowing(self, call: LocalCall, device: torch.device, last: frozenset[str]) -> KnownCall:
-        operands, record = self.direction.operands, self.spread.record(call)
-        stages = self._innermost(self.spread.computed(call), record) if last else None
-        moved = () if stages is None else (n for n, each in operands.items() if has_channels(each.dims))
-        outer = Outer(
-            direction=self.direction,
-            attrs=tuple(attr.name for attr in self.attrs),
-            results=tuple(call.results),
-            given=frozenset(name for name, tensor in call.operands.items() if tensor is not None),
-            types=call.types,
-            lengths=call.lengths,
-            device=device,
-            moved=frozenset(moved),
-            last=frozenset() if stages is None else last,
-        )
+    def _knowing(self, call: LocalCall, last: frozenset[str]) -> KnownCall:
+        """What is known of calls like this one."""
         computed = self.spread.computed(call)
-        told = None if stages or not record.rounds else partial(self._kernel, computed)
-        norms = stages or StageNorms(record)
-        bare = replace(call, operands={}, like=None)  # (no tensors, which it would keep)
-
-        def made(along: Along) -> KnownPlan:
-            divided = self.spread.divided(along)
-            if divided:
-                return BlocksPlan(self.spread, bare, divided, last)
-            local, lengths = self.spread.by_groups(bare, along)
-            within = outer._replace(lengths=local.lengths)
-            return Plan(within, norms, told, lengths, last - outer.last)
-
-        return KnownCall(call.lengths, made)
-
-    def _kernel(self, computed: tuple[str, ...]) -> ToldNorm | None:
-        """The stages that give these results as one kernel, if there is one."""
-        with self._lock:
-            if computed not in self._kernels:
-                record = self._told(computed)
-                self._kernels[computed] = None if record is None else ToldNorm(record)
-            return self._kernels[computed]
-
-    def _innermost(self, computed: tuple[str, ...], plain: SpreadRecord) -> StageNorms | None:
-        """The stages that give these results for tensors whose channels lie innermost. None where there are
-        none, or they tell other things than `plain` ones, which other ranks may run in the same call."""
-        with self._lock:
-            if computed not in self._stages:
-                record = self._channels_last(computed)
-                alike = record is not None and _exchanged(record) == _exchanged(plain)
-                self._stages[computed] = StageNorms(record) if record is not None and alike else None
-            return self._stages[computed]
+        record = self.spread.stages_of(computed).record
+        innermost = self._innermost(computed) if last else None
+        # Other ranks may run the plain programs in the same call.
+        if innermost is not None and _exchanged(innermost) != _exchanged(record):
+            innermost = None
+        given = {name: name if tensor is not None else None for name, tensor in call.operands.items()}
+        bare, kernel = replace(call, operands=given, like=None), partial(self._in_kernel, computed)
+        return KnownCall(self.spread, bare, innermost or record, kernel, last, innermost is not None)
 
     def _in_float64(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[LocalCall, Run]:
         direction, reads = self.direction, self.direction.reads

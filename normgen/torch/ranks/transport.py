@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -12,42 +12,8 @@ from normgen.launching.launch import DeviceKey
 from normgen.torch import private
 
 
-class Transport(Protocol):
-    """The device of one rank."""
-
-    key: DeviceKey
-    device: torch.device
-
-    def lacks(self) -> str:
-        """What it lacks to use peer memory, for messages; empty if it lacks nothing."""
-
-    def name(self) -> str:
-        """A name that no other device of the node has."""
-
-    def unreachable(self, names: Sequence[str]) -> int | None:
-        """The first rank whose memory it cannot access. `names`: of the devices of all ranks."""
-
-    def memory(self, words: int, mark: int) -> torch.Tensor:
-        """Memory that peers can map: so many words of 8 bytes, all zero, followed by a mark."""
-
-    def peers(self, own: torch.Tensor, group: Any) -> tuple[list[torch.Tensor], Any]:
-        """Such memory of all ranks, and what keeps it mapped. All ranks of the group call it together."""
-
-    def record(self) -> torch.Tensor:
-        """8 bytes that kernels write and the host reads without waiting for them."""
-
-    def stream(self) -> int:
-        """The handle of the current stream."""
-
-    def capture(self, stream: int) -> int:
-        """The number of the CUDA graph capture of a stream; 0 if it is not capturing."""
-
-    def follower(self) -> Callable[[], None]:
-        """A function that makes the stream that is current when it is called wait for the current one."""
-
-
 class CudaTransport:
-    """A GPU."""
+    """The GPU of one rank."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -105,4 +71,4 @@ class CudaTransport:
 
 
 # By the type of a device.
-TRANSPORTS: dict[str, Callable[[torch.device], Transport]] = {"cuda": CudaTransport}
+TRANSPORTS: dict[str, Callable[[torch.device], CudaTransport]] = {"cuda": CudaTransport}
