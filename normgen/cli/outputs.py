@@ -43,10 +43,6 @@ def cuda(made: Compilation) -> Output:
         functions_of(source for _, source in found),
     ]
     for entry, source in found:
-        own = (
-            without_includes(source)
-            .strip("\n")
-            .replace("#define CLUSTER_DIMS", "#undef CLUSTER_DIMS\n#define CLUSTER_DIMS")
-        )
+        own = without_includes(source).strip("\n")
         parts.append(f"namespace of_{entry} {{\n\n{own}\n\n}}  // namespace of_{entry}\n")
     return Output(f"{package.name}.cu", "\n".join(parts).encode())

@@ -44,7 +44,9 @@ def form_record(
         kernel = {"formulas": text.wording.formulas} | view(own)
         declared = [declare(own, p) for p in parameters]
         source = environment().get_template(f"{template}.cu.jinja")
-        rendered = source.render(kernel=kernel, entry=entry, parameters=declared)
+        blocks = given["CLUSTER"]
+        cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks != 1 else ""
+        rendered = source.render(kernel=kernel, entry=entry, parameters=declared, cluster=cluster)
         return own.names.text(tidy(rendered), parameters, own.ids, given)
 
     key = f"{entry} {digest(*text.wording.formulas)[:16]}"

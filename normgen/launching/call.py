@@ -234,7 +234,7 @@ class Call:
         values, codes = self._arguments(form, own or {}, wide, far or ())
         read, written = _touched(form.entry, values, reads, writes, scratch)
         given: dict[str, int | bool | str] = {
-            "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
+            "CLUSTER": cluster,
             "offset_t": "long long" if wide or far is not None else "int",
             "index_t": "long long" if wide else "int",
             **{element_key(name): DTYPES[each.dtype].c_type for name, each in self.operands.items()},

@@ -13,7 +13,6 @@ CONSTANTS: Mapping[str, str] = MappingProxyType(
         # threads
         "THREADS": "threads of a block",
         "MIN_BLOCKS": "blocks per multiprocessor that registers are to be there for",
-        "CLUSTER_DIMS": "the attribute of a kernel whose blocks come in clusters, or nothing",
         "TEAM": "threads of a thread group",
         "TEAMS": "thread groups of a block",
         "LANES": "threads of a block along neighbouring columns",
@@ -75,8 +74,6 @@ _OF_COLUMNS = {
 
 # Of an operand, and of an axis.
 _BY_PREFIX = {
-    "HAS_": "whether the call has this operand",
-    "WANT_": "whether the call wants this result",
     "ONE_": "whether a vector needs one element of this operand",
     "VEC_": "rows that one access moves of this operand",
     "size_": "length of {}",
@@ -101,7 +98,7 @@ def meaning(name: str, names: Collection[str]) -> str:
 
 
 class Constants(dict[str, int | bool | str]):
-    """The constants, types and macros that a launch gives a text, by key. They do not change."""
+    """The constants and types that a launch gives a text, by key. They do not change."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -113,14 +110,12 @@ class Constants(dict[str, int | bool | str]):
 
 
 def definition(name: str, value: int | bool | str) -> str:
-    """The line that defines a constant, a type or a macro in a text."""
+    """The line that defines a constant or a type in a text."""
     match value:
         case bool():
             return f"constexpr bool {name} = {str(value).lower()};"
-        case str() if name.endswith("_t"):
-            return f"using {name} = {value};"
         case str():
-            return f"#define {name}{value}"
+            return f"using {name} = {value};"
         case _:
             return f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
 

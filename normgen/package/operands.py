@@ -100,8 +100,7 @@ def is_element_key(key: str) -> bool:
 
 def spelled(tensor: str, identifier: str) -> Mapping[str, str]:
     """What a text calls the constants that are about a tensor, with the keys that a launch has for them."""
-    upper = ("HAS_", "WANT_", "ONE_", "VEC_")
-    names = {f"{prefix}{identifier.upper()}": f"{prefix} {tensor}" for prefix in upper}
+    names = {f"{prefix}{identifier.upper()}": f"{prefix} {tensor}" for prefix in ("ONE_", "VEC_")}
     return {**names, element_of(identifier): element_key(tensor)}
 
 

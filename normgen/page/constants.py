@@ -8,9 +8,6 @@ from normgen.kernel.folding import WIDTH
 from normgen.package.constants import meanings
 
 _OPERAND = {
-    "HAS_": "whether the call has {}",
-    "WANT_": "whether {} is wanted",
-    "READ_": "whether {} is read",
     "ONE_": "whether a vector of the row needs one element of {}",
     "VEC_": "rows of {} that one access moves",
     "size_": "elements along {}",

@@ -125,9 +125,9 @@ class Some(Constants):
     """Constants of some launch: whatever is asked for is there, wanted, or 4. It has what was asked for."""
 
     def __missing__(self, key: str) -> int | bool | str:
-        types = {"CLUSTER_DIMS": "", "offset_t": "int", "index_t": "int"}
+        known: dict[str, int | str] = {"CLUSTER": 1, "offset_t": "int", "index_t": "int"}
         said = meaning(key.replace(" ", ""), ())
-        return self.setdefault(key, types.get(key, said.startswith("whether") or 4))
+        return self.setdefault(key, known.get(key, said.startswith("whether") or 4))
 
     def __hash__(self) -> int:
         return id(self)

@@ -24,12 +24,11 @@ def test_every_constant_is_read_by_some_text() -> None:
 
 def test_constants_are_defined_beside_what_they_mean() -> None:
     """Neighbours that mean the same stand below that."""
-    given = {"VEC": 8, "LENGTH": 2**40, "HAS_X": True, "CLUSTER_DIMS": "", "x_t": "float", "y_t": "__half"}
+    given = {"VEC": 8, "LENGTH": 2**40, "ONE_X": True, "x_t": "float", "y_t": "__half"}
     assert definitions(given) == (
         "constexpr int VEC = 8;  // elements of a vector\n"
         "constexpr long long LENGTH = 1099511627776;  // elements of a row\n"
-        "constexpr bool HAS_X = true;  // whether the call has this operand\n"
-        "#define CLUSTER_DIMS  // the attribute of a kernel whose blocks come in clusters, or nothing\n"
+        "constexpr bool ONE_X = true;  // whether a vector needs one element of this operand\n"
         "// type of this operand's elements\nusing x_t = float;\nusing y_t = __half;\n"
     )
     assert definitions({}) == ""
@@ -37,7 +36,7 @@ def test_constants_are_defined_beside_what_they_mean() -> None:
 
 def test_a_constant_that_is_not_given_is_a_mistake() -> None:
     form = packaged("rmsnorm").forward.kernels[0].forms[0]
-    with pytest.raises(KeyError, match="THREADS"):
+    with pytest.raises(KeyError, match="CLUSTER"):
         form.text(Constants())
 
 

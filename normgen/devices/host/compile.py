@@ -219,7 +219,7 @@ def _unit(texts: Mapping[str, str]) -> str:
     own start."""
     parts = [f'#line 1 "device functions"\n{functions_of(texts.values())}']
     for entry, source in texts.items():
-        parts.append(f'#undef CLUSTER_DIMS\nnamespace text_of_{entry} {{\n#line 1 "{entry}"')
+        parts.append(f'namespace text_of_{entry} {{\n#line 1 "{entry}"')
         parts.append(f"{without_includes(source).lstrip()}\n}}")
     return "\n".join(parts) + "\n"
 

@@ -5,7 +5,6 @@
 
 constexpr int THREADS = 256;  // threads of a block
 constexpr int MIN_BLOCKS = 4;  // blocks per multiprocessor that registers are to be there for
-#define CLUSTER_DIMS  // the attribute of a kernel whose blocks come in clusters, or nothing
 constexpr int TEAM = 1;  // threads of a thread group
 constexpr int TEAMS = 256;  // thread groups of a block
 constexpr int VEC = 1;  // elements of a vector
@@ -34,7 +33,7 @@ using y_t = __nv_bfloat16;
 //
 // Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
 // Later rows are copied into a multistage pipeline in shared memory.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_forward_pipeline(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_pipeline(
     const x_t* x_ptr,
     const w_t* w_ptr,
     rstd_t* __restrict__ rstd_ptr,

@@ -4,7 +4,6 @@
 
 constexpr int THREADS = 128;  // threads of a block
 constexpr int MIN_BLOCKS = 1;  // blocks per multiprocessor that registers are to be there for
-#define CLUSTER_DIMS  // the attribute of a kernel whose blocks come in clusters, or nothing
 constexpr int TEAM = 1;  // threads of a thread group
 constexpr int TEAMS = 128;  // thread groups of a block
 constexpr int VEC = 1;  // elements of a vector
@@ -31,7 +30,7 @@ using y_t = __nv_bfloat16;
 //
 // One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
 // covers all rows at once.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_forward_registers(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_registers(
     const x_t* x_ptr,
     const w_t* w_ptr,
     rstd_t* __restrict__ rstd_ptr,
