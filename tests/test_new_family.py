@@ -80,7 +80,9 @@ def test_a_folder_and_a_record_are_all_that_a_family_needs(tmp_path: Path) -> No
     (package / "families" / "blocks" / "__init__.py").write_text("", encoding="utf-8")
     (tmp_path / "turned.norm").write_text(SPEC, encoding="utf-8")
     _run(tmp_path, "compile", "turned.norm", "--no-verify")
-    assert '"family": "blocks"' in (tmp_path / "turned.py").read_text(encoding="utf-8")
+    _run(tmp_path, "compile", "turned.norm", "--no-verify", "--size", "C=8", "--size", "P=64")
+    (one_shape,) = tmp_path.glob("turned_*.py")
+    assert '"family": "blocks"' in one_shape.read_text(encoding="utf-8")
     assert "passed" in _run(tmp_path, "check", "turned.norm", "--quick")
 
 

@@ -30,7 +30,7 @@ class _Memory(threading.local):
         held = self.held.get(dtype)
         if held is None or held.numel() < count * size:
             held = self.held[dtype] = torch.empty(count * size, dtype=dtype)
-        return [each.view(shape) for each in held[: count * size].split(size)] if count else []
+        return list(held[: count * size].view(count, *shape))
 
 
 _MEMORY = _Memory()

@@ -72,6 +72,17 @@ def test_operands_may_lie_in_any_way(variant, layout):
     _agree(*_modes(example(variant, "f32", layout)))
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (2, 3)])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_there_are_as_many_buffers_as_asked_for(shape, count):
+    """Of tensors without elements too."""
+    found = cutting._Memory().buffers(count, shape, torch.float32)
+    assert [tuple(each.shape) for each in found] == [shape] * count
+    assert len({each.data_ptr() for each in found}) == (
+        count if torch.zeros(shape).numel() else min(count, 1)
+    )
+
+
 @pytest.mark.parametrize(("variant", "dtype"), paired(variants(), ("bf16", "f32"), name=label))
 def test_pieces_make_the_whole(variant, dtype, monkeypatch):
     monkeypatch.setattr(cutting, "_PIECE", 8)
