@@ -241,19 +241,17 @@ class _Emitter:
             "statements": made["statements"],
             "made": [{"name": r.tensor.name, "value": next(made_texts)} for r in plan.made],
             # (which the first block of a band stores)
-            "ends": [
-                store_of(text, access, value, self._address(access))
-                for access, value in zip(self.ends, made_texts, strict=True)
-                if text.wants[access.tensor]
-            ],
+            "ends": self._ends(made_texts),
             "late": late["statements"],
-            "columns": [
-                each
-                for each in [{"text": c, "value": next(late_texts)} for c in text.accumulators]
-                if each["text"] in text.columns
-            ],
+            "columns": [{"text": c, "value": next(late_texts)} for c in text.accumulators],
+            "accumulated": text.columns,
             "factors": [{"name": name, "value": next(late_texts)} for name in self.factors.values()],
         }
+
+    def _ends(self, values: Iterable[str]) -> list[Context]:
+        """How results that are made of all sums are stored."""
+        found = zip(self.ends, values, strict=True)
+        return [store_of(self.text, a, v, self._address(a)) for a, v in found if self.text.wants[a.tensor]]
 
     def _sum(self, k: int, leaf: Expr, numbered: Numbered) -> ColumnText:
         """The accumulator that a leaf stands for."""
