@@ -57,11 +57,10 @@ def result_of(
 
 @dataclass(frozen=True)
 class Late(Generic[T]):
-    """A part of a result that is made when it is asked for, from what it is asked with: plain tuples.
+    """A part of a result that is made when it is called, from the arguments of the call.
 
-    A cached result names its late parts by their keys. The first reader of a part takes it from the cache
-    too, or makes it. No two parts of a result have the same key. Parts are equal that are made in the same
-    way, which no part is made for to find out.
+    A cached result names its late parts by their keys. The first caller takes a part from the cache too, or
+    makes it. No two parts of a result have the same key. Parts are equal if they are made in the same way.
     """
 
     key: str
@@ -84,8 +83,8 @@ class Late(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class _Whole:
-    """A result of the compiler. `given`: what it is made of; None if no other process can find it by that.
-    Pickles hold how it is made."""
+    """A result of the compiler. `given`: what it is made of; None if that is no text, by which others could
+    find it in the cache. A pickle holds how the result is made, and not the result."""
 
     kind: str
     given: tuple[str, ...] | None

@@ -132,12 +132,12 @@ class KernelText:
         return access
 
     def _is(self, key: str) -> bool:
-        """Whether a launch says so of a tensor, or of one that its text does not touch nothing."""
+        """Whether a launch says so of a tensor. Of tensors that its kernel does not touch it says nothing."""
         return self.given is None or bool(self.given.get(key, True))
 
     def shares_vectors(self, span: str) -> bool:
-        """Whether so many neighbours are whole vectors of a launch: then a vector needs one element of what
-        they share."""
+        """Whether a span of neighbors, a product of lengths, is a multiple of a launch's vectors: then all
+        elements of a vector have the same element of what neighbors share."""
         if self.given is None:
             return True
         return prod(int(self.given[name]) for name in span.split(" * ")) % int(self.given["VEC"]) == 0
@@ -148,7 +148,7 @@ class KernelText:
 
     @property
     def results(self) -> list[tuple[Result, Access]]:
-        """What a launch wants of what the rows have."""
+        """The results of the rows that a launch wants."""
         found = zip(self.plan.results, self.writes, strict=True)
         return [(result, access) for result, access in found if self.wants[access.tensor]]
 

@@ -231,7 +231,9 @@ class Call:
         if constants.get("LENGTH", 0) > INT_LIMIT:
             length = f"{constants['LENGTH']} elements"
             raise TooLarge(f"{form.entry} reduces over {length}, and the limit is {INT_LIMIT}")
-        values, codes = self._arguments(form, own or {}, wide, far or ())
+        own = own or {}
+        _check_known(form, own, (*reads, *writes))
+        values, codes = self._arguments(form, own, wide, far or ())
         read, written = _touched(form.entry, values, reads, writes, scratch)
         given: dict[str, int | bool | str] = {
             "CLUSTER": cluster,
@@ -268,6 +270,15 @@ class Call:
             if code == "i" and not isinstance(value, Slot) and not -(2**31) <= value < 2**31:
                 raise TooLarge(f"{form.entry} needs {value} as {p.meaning}, and takes 32-bit numbers")
         return [value for _, value, _ in found], "".join([code for *_, code in found])
+
+
+def _check_known(
+    form: FormRecord, own: Mapping[tuple[str, str], int | Slot], operands: Iterable[OperandRecord]
+) -> None:
+    """Of every operand of a form a launch says whether it is there, or wanted."""
+    known = {("pointer", o.tensor) for o in operands} | own.keys()
+    unknown = {(p.kind, p.name) for p in form.parameters if p.kind == "pointer"} - known
+    assert not unknown, f"{form.entry}: whether {unknown} are there"
 
 
 def _touched(
