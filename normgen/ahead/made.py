@@ -20,6 +20,7 @@ from normgen.page.kernels import kernels
 from normgen.page.page import device_macros
 
 _PARAMETERS = re.compile(r"(?<=\(\n)((?:    [^\n]*,\n)*    [^\n]*)\) \{")
+_COMMENTS = re.compile(r"^//.*\n|  //.*", re.MULTILINE)
 _DEFINITION = re.compile(r"constexpr (bool|int|long long) (\w+) = (.*);")
 
 
@@ -52,7 +53,7 @@ def _made(cases: Cases, command: str) -> MadeRecord:
         launches=tuple(
             LaunchRecord(
                 when=when,
-                text=texts[launch.source],
+                text=texts[launch.source][0],
                 entry=launch.entry,
                 grid=", ".join(texts_of(launch.grid, name)),
                 block=launch.block[0],
@@ -62,6 +63,7 @@ def _made(cases: Cases, command: str) -> MadeRecord:
                 cluster=launch.cluster,
                 programmatic=launch.programmatic,
                 clears=launch.clears,
+                constants=texts[launch.source][1],
             )
             for when, plan in plans
             for launch in plan.launches
@@ -83,32 +85,41 @@ def _argument(value: Any, launch: Launch, name: Name) -> str:
     return f"{'in' * (value.name in launch.reads)}{'out' * (value.name in launch.writes)} {value.name}"
 
 
-def _texts(cases: Cases) -> dict[str, str]:
-    """The texts of all launches, each as a module has it."""
+def _texts(cases: Cases) -> dict[str, tuple[str, str]]:
+    """By the text of a launch, the text that a module has for it, and the constants that this lacks: those in
+    which launches differ whose texts are the same otherwise."""
     sources = list(dict.fromkeys(launch.source for launch in cases.launches))
-    found = kernels([*map(_uncommented, sources)], device_macros(cases.device.arch))
-    return dict(zip(sources, map(_laid_out, found), strict=True))
+    folded = kernels([*map(_uncommented, sources)], device_macros(cases.device.arch))
+    parted, found = [*map(_parted, folded)], {}
+    for source, (constants, rest) in zip(sources, parted, strict=True):
+        shared = set.intersection(*({*others} for others, same in parted if same == rest))
+        text = _laid_out([line for line in constants if line in shared], rest)
+        found[source] = text, " ".join(line for line in constants if line not in shared)
+    return found
 
 
 def _uncommented(source: str) -> str:
     """A text whose constants have no comments."""
     files, constants, rest = source.split("\n\n", 2)
-    return f"{files}\n\n{re.sub(r'//.*', '', constants)}\n\n{rest}"
+    return f"{files}\n\n{_COMMENTS.sub('', constants)}\n\n{rest}"
 
 
-def _laid_out(text: str) -> str:
+def _parted(text: str) -> tuple[list[str], str]:
+    """The lines that define constants, and the rest of a text."""
+    lines = text.split("\n")
+    constants = [line for line in lines if _DEFINITION.fullmatch(line)]
+    return constants, "\n".join(line for line in lines if line not in constants)
+
+
+def _laid_out(definitions: Sequence[str], text: str) -> str:
     """A text with its constants in few lines."""
     lines = text.split("\n")
-    first = next(
-        k for k, line in enumerate(lines) if line and not line.startswith(("#", "constexpr", "using"))
-    )
+    first = next(k for k, line in enumerate(lines) if line and not line.startswith(("#", "using")))
     constants: dict[str, list[str]] = {}
-    others = []
-    for line in lines[:first]:
+    for line in definitions:
         if found := _DEFINITION.fullmatch(line):
             constants.setdefault(found[1], []).append(f"{found[2]} = {found[3]}")
-        elif line and not line.startswith("#include"):
-            others.append(line)
+    others = [line for line in lines[:first] if line and not line.startswith("#include")]
     own = [
         filled(f"constexpr {kind} {', '.join(each)};", WIDTH, "", "    ") for kind, each in constants.items()
     ]

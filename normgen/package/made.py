@@ -13,7 +13,8 @@ class LaunchRecord:
     """A launch of a kernel, by its entry, in calls for whose lengths `when` holds.
 
     `arguments`: of each parameter a formula, `attr eps`, or an array with its access: `in x`, `out y`, `inout
-    z`. `format` is of these, and `clears` as in `Launch`. `shared`: bytes.
+    z`. `format` is of these, and `clears` as in `Launch`. `shared`: bytes. `constants`: definitions that the
+    text lacks.
     """
 
     when: str
@@ -27,6 +28,7 @@ class LaunchRecord:
     cluster: int = 1
     programmatic: bool = True
     clears: str = ""
+    constants: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,7 +215,7 @@ SCHEMAS = {
     15: "74fbaa5ad6418fbb",
     **dict.fromkeys((16, 17), "2cf6f31258a949d6"),
     18: "6ee4045a2fa41cd6",
-    19: "eceb610576ba859e",
+    19: "78c5d784b18c8710",
 }
 
 

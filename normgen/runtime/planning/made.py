@@ -91,8 +91,10 @@ def _launch(record: LaunchRecord, sizes: Mapping[str, int], device: Machine) -> 
     def arrays(*access: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for kind, _, name in arguments if kind in access))
 
+    # (constants follow the files that a text includes)
+    text = record.text.replace("\n\n", f"\n\n{record.constants}\n", 1) if record.constants else record.text
     return Launch(
-        text=record.text,
+        text=text,
         entry=record.entry,
         grid=_values(record.grid, sizes),
         block=(record.block, 1, 1),
