@@ -1,7 +1,7 @@
 """The identifiers of a kernel's texts, so that no two things in a text have one name.
 
 While a text is written, whatever a user named, and every value of the kernel's own, is called by a symbol
-that nothing else is called by. Names are made of it as of any other: `x_ptr`, `HAS_X`, `x_stride_D`. Once the
+that nothing else is called by. Names are made of it as of any other: `x_ptr`, `VEC_X`, `x_stride_D`. Once the
 text is there, each symbol is spelled as its owner wanted, with underscores behind until everything that the
 text makes of it is free: of the words of the templates, of axes, and of other symbols.
 

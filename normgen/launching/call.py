@@ -1,8 +1,7 @@
 """What every family of kernels needs to turn a record and a call's arrays into launches.
 
-A launch is a text, a grid and arguments. The text is the kernel as it is printed, with definitions in place
-of its list of constants: that is all that depends on element types, schedule, and which operands are there.
-Lengths and strides are arguments as a rule, so that calls that
+A launch is a text, a grid and arguments. The text is printed with the launch's constants: element types, the
+schedule, and which operands are there. Other lengths and strides are arguments as a rule, so that calls that
 differ in them share a kernel.
 """
 

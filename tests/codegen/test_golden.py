@@ -86,7 +86,7 @@ def test_no_form_that_is_gone_has_a_text() -> None:
 
 def named(text: str, name: str) -> list[str]:
     """The statements that give a value the name, or the elements of a result their values."""
-    loaded = r"(?!next_|this_|last_|load_scalar|\w+ \? load_scalar|READ_|HAS_)"
+    loaded = r"(?!next_|this_|last_|load_scalar|\w+ \? load_scalar)"
     pattern = rf"\s*(?:const float {name} = {loaded}|{name}_out\[i\] = )"
     return [line for line in text.splitlines() if re.match(pattern, line)]
 

@@ -59,7 +59,7 @@ FULL = replace(ROWS, folded=(("groups", 4), ("training", True), ("alpha", 0.1)))
 
 
 def text_of(package: Package) -> str:
-    return module_text(package, MATHEMATICS, "0.1.0", ("which form runs when",), TEXTS)
+    return module_text(package, MATHEMATICS, "0.1.0", ("which form runs when",), TEXTS, "rows.norm")
 
 
 def executed(text: str, name: str = "generated") -> ModuleType:

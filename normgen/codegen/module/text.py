@@ -51,7 +51,7 @@ def module_text(
     version: str,
     forms: Sequence[str],
     texts: Mapping[str, tuple[str, str]],
-    file: str = "",
+    file: str,
 ) -> str:
     """The module. `mathematics`: titled texts of the forward and the derived backward, shown as comments;
     `forms`: the lines that say which form of a kernel runs when; `texts`: by its entry the text of each such
@@ -63,7 +63,7 @@ def module_text(
     about = {
         "abi": ABI,
         "command": command_of(package),
-        "file": file or f"{package.name}.norm",
+        "file": file,
         "attrs": dict(package.folded),
         "texts": dict(texts),
     }

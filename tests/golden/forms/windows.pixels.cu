@@ -60,8 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) local_response
     y_t* const y_image = whole_address(y_ptr + at_B * y_stride_B + begin);
 
     unsigned char* shared = smem;
-    StagedRows<true, d_t, CHUNK, THREADS, PLANE> d_rows(shared);
-    StagedRows<true, y_t, CHUNK, THREADS, PLANE> y_rows(shared);
+    StagedRows<d_t, CHUNK, THREADS, PLANE> d_rows(shared);
+    StagedRows<y_t, CHUNK, THREADS, PLANE> y_rows(shared);
     Coming<true, x_t, CHUNK, PLANE> x_coming;
     // of a part, with those before that are looked at again
     float x[2 + PART] = {};

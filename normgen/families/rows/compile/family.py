@@ -1,9 +1,8 @@
 """The rows family, as the compiler sees it: a thread group has each row.
 
-Of a kernel plan it makes CUDA text, one for each form that calls take. Python prints expressions and
-statements and decides every name, flag and offset; the Jinja templates own the loops. A preamble of
-`constexpr` values and type aliases (see `launching.call`) specialises a text for a shape, its element types
-and a schedule.
+It makes the forms of a kernel plan, whose CUDA texts are printed launch by launch. Python prints expressions
+and statements and decides every name and offset; the Jinja templates own the loops. The constants of a
+launch (see `launching.call`) specialize a text for a shape, its element types and a schedule.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ __device__ __forceinline__ void add_stored_rows(const T* address, float (&values
 // one more sector per warp. (Two chunks, so that one barrier per chunk is enough.) Rows are as far
 // apart as planes are, modulo a word, and begin where they do in memory: so words of 16 bytes here
 // are words there.
-template <bool WANTED, class T, int CHUNK, int THREADS, int PLANE> struct StagedRows {
+template <class T, int CHUNK, int THREADS, int PLANE> struct StagedRows {
     static constexpr int EACH = ELEMENTS_OF_WORD<T>, WARPS = THREADS / 32;
     static constexpr int PITCH = THREADS + PLANE % EACH;
     static constexpr int ROOM = (EACH - 1 + CHUNK * PITCH + EACH - 1) / EACH * EACH;
@@ -114,7 +114,7 @@ template <bool WANTED, class T, int CHUNK, int THREADS, int PLANE> struct Staged
     // Takes its part of the shared memory.
     __device__ __forceinline__ explicit StagedRows(unsigned char*& shared)
         : room(reinterpret_cast<T*>(shared)) {
-        if constexpr (WANTED) shared += 2 * ROOM * sizeof(T);
+        shared += 2 * ROOM * sizeof(T);
     }
     // Where a chunk's first row begins. `rows`: its destination.
     __device__ __forceinline__ T* place(int turn, const T* rows) const {
