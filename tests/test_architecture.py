@@ -36,7 +36,7 @@ AT_API = ("runtime", "runtime.ranks")
 AT_CLI = (*CALLS, "ahead", "torch.extension")
 ARROWS: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
-    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", *AT_API, *AT_CLI),
+    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", *AT_API, *AT_CLI),
     # Calls reach whatever device their arrays are on; who checks, measures or installs works with one kind.
     "verify": ("codegen", "dsl", "ir", "runtime", "runtime.ranks", "devices.host", *CALLS),
     "": ("api", "devices", "runtime.ranks", "verify"),
@@ -49,8 +49,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "codegen.strategies": ("families", *COMPILE),
     "measure": ("runtime", "devices.cuda", *CALLS),
     # Launches of calls to come, for programs without normgen.
-    "ahead": ("kernel", "page", "runtime.calls", "runtime.planning", *LAUNCH),
-    "page": ("kernel", *LAUNCH),
+    "ahead": ("kernel", "runtime.calls", "runtime.planning", *LAUNCH),
     # Tensors of PyTorch: norms as its functions and modules.
     "torch": ("", "api", "bundled", "codegen", "dsl", "ir", *AT_API, *CALLS, "torch.extension"),
     "torch.extension": (),
@@ -76,9 +75,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # Foreign packages that a layer must do without. What generated modules import stands without the compiler.
 COMPILERS = ("lark", "jinja2", "click", "rich")
 FORBIDDEN = {
-    **dict.fromkeys(
-        ("package", "launching", "devices", "arrays", "runtime", "measure", "page", "ir"), COMPILERS
-    ),
+    **dict.fromkeys(("package", "launching", "devices", "arrays", "runtime", "measure", "ir"), COMPILERS),
     **{f"families.{name}.launch": COMPILERS for name in FAMILIES},
     "dsl": ("jinja2", "click", "rich"),
     **dict.fromkeys(("codegen", "kernel", "families"), ("lark", "click", "rich")),

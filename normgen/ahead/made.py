@@ -13,11 +13,8 @@ from normgen.ahead.interface import Name, filled, size_names, texts_of
 from normgen.kernel.folding import WIDTH
 from normgen.launching.launch import Launch, Slot
 from normgen.launching.tracing import formula_of
-from normgen.package.device_functions import included, includes
 from normgen.package.made import LaunchRecord, MadeRecord, ScratchRecord
 from normgen.package.records import Package, PassRecord
-from normgen.page.kernels import kernels
-from normgen.page.page import device_macros
 
 _PARAMETERS = re.compile(r"(?<=\(\n)((?:    [^\n]*,\n)*    [^\n]*)\) \{")
 _COMMENTS = re.compile(r"^//.*\n|  //.*", re.MULTILINE)
@@ -88,44 +85,35 @@ def _argument(value: Any, launch: Launch, name: Name) -> str:
 def _texts(cases: Cases) -> dict[str, tuple[str, str]]:
     """By the text of a launch, the text that a module has for it, and the constants that this lacks: those in
     which launches differ whose texts are the same otherwise."""
-    sources = list(dict.fromkeys(launch.source for launch in cases.launches))
-    folded = kernels([*map(_uncommented, sources)], device_macros(cases.device.arch))
-    parted, found = [*map(_parted, folded)], {}
-    for source, (constants, rest) in zip(sources, parted, strict=True):
-        shared = set.intersection(*({*others} for others, same in parted if same == rest))
-        text = _laid_out([line for line in constants if line in shared], rest)
-        found[source] = text, " ".join(line for line in constants if line not in shared)
+    parted = {launch.source: _parted(launch.source) for launch in cases.launches}
+    found = {}
+    for source, (definitions, rest) in parted.items():
+        shared = set.intersection(*({*others} for others, same in parted.values() if same == rest))
+        text = _laid_out([line for line in definitions if line in shared], rest)
+        found[source] = text, " ".join(line for line in definitions if line not in shared)
     return found
 
 
-def _uncommented(source: str) -> str:
-    """A text whose constants have no comments."""
-    files, constants, rest = source.split("\n\n", 2)
-    return f"{files}\n\n{_COMMENTS.sub('', constants)}\n\n{rest}"
-
-
 def _parted(text: str) -> tuple[list[str], str]:
-    """The lines that define constants, and the rest of a text."""
-    lines = text.split("\n")
-    constants = [line for line in lines if _DEFINITION.fullmatch(line)]
-    return constants, "\n".join(line for line in lines if line not in constants)
+    """The lines that define constants, without comments, and the rest of a text."""
+    head, rest = text.split("\n\n", 1)
+    return [line for line in _COMMENTS.sub("", head).split("\n") if line], rest
 
 
-def _laid_out(definitions: Sequence[str], text: str) -> str:
+def _laid_out(definitions: Sequence[str], rest: str) -> str:
     """A text with its constants in few lines."""
-    lines = text.split("\n")
-    first = next(k for k, line in enumerate(lines) if line and not line.startswith(("#", "using")))
     constants: dict[str, list[str]] = {}
+    types: list[str] = []
     for line in definitions:
         if found := _DEFINITION.fullmatch(line):
             constants.setdefault(found[1], []).append(f"{found[2]} = {found[3]}")
-    others = [line for line in lines[:first] if line and not line.startswith("#include")]
-    own = [
+        else:
+            types.append(line)
+    lines = [
         filled(f"constexpr {kind} {', '.join(each)};", WIDTH, "", "    ") for kind, each in constants.items()
     ]
-    own += [filled(" ".join(others), WIDTH)] * bool(others)
-    kernel = _PARAMETERS.sub(_headed, "\n".join(lines[first:]), count=1)
-    return "\n".join([includes(included(text)), *own, "", kernel])
+    lines += [filled(" ".join(types), WIDTH)] * bool(types)
+    return "\n".join([*lines, "", _PARAMETERS.sub(_headed, rest, count=1)])
 
 
 def _headed(found: re.Match[str]) -> str:

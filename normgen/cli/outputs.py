@@ -29,8 +29,8 @@ def module(source: Source, attrs: dict[str, object], compilation: Callable[[], C
 
 def cuda(made: Compilation) -> Output:
     """The CUDA text, to read and to compile by nvcc: every kernel in each of its forms, with constants."""
-    from normgen.package.device_functions import functions_of, without_includes
-    from normgen.page.page import INFINITY
+    from normgen.ahead.page import INFINITY
+    from normgen.package.device_functions import functions_of
     from normgen.verify.texts import texts
 
     package = made.package
@@ -43,6 +43,5 @@ def cuda(made: Compilation) -> Output:
         functions_of(source for _, source in found),
     ]
     for entry, source in found:
-        own = without_includes(source).strip("\n")
-        parts.append(f"namespace of_{entry} {{\n\n{own}\n\n}}  // namespace of_{entry}\n")
+        parts.append(f"namespace of_{entry} {{\n\n{source.strip()}\n\n}}  // namespace of_{entry}\n")
     return Output(f"{package.name}.cu", "\n".join(parts).encode())

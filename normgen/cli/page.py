@@ -1,4 +1,4 @@
-"""`normgen explain --emit cuda`: the CUDA text of one call."""
+"""`normgen explain --emit cuda`: the CUDA text of one call, as it is compiled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def page_of(package: Package, setting: Setting) -> Output:
     """The page of a call with contiguous arrays, named after the norm and the direction."""
+    from normgen.ahead.page import page
     from normgen.cli.offered import taken
-    from normgen.page.page import device_macros, page
 
     direction, device = setting.direction, setting.device
     wanted = require_direction(package, direction)
@@ -35,8 +35,7 @@ def page_of(package: Package, setting: Setting) -> Output:
     if plan.workspace:
         head += ["", "Scratch memory:"]
         head += [f"    {found}: {_shape(shape)} of {kind}" for found, shape, kind in plan.workspace]
-    text = page(plan.launches, device_macros(device.arch), head)
-    return Output(name, text.encode())
+    return Output(name, page(plan.launches, head).encode())
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -46,7 +46,7 @@ def form_record(
         source = environment().get_template(f"{template}.cu.jinja")
         blocks = given["CLUSTER"]
         cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks != 1 else ""
-        rendered = source.render(kernel=kernel, entry=entry, parameters=declared, cluster=cluster)
+        rendered = source.render(given, kernel=kernel, entry=entry, parameters=declared, cluster=cluster)
         return own.names.text(tidy(rendered), parameters, own.ids, given)
 
     key = f"{entry} {digest(*text.wording.formulas)[:16]}"

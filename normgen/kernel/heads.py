@@ -1,13 +1,11 @@
-"""What kernel texts begin with: the device functions that they call, and the constants that they read."""
+"""What kernel texts begin with: the constants that they read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
-from normgen.kernel.headers import needed, outermost
 from normgen.package.constants import CONSTANTS, Constants, definitions, meaning
-from normgen.package.device_functions import includes
 from normgen.package.operands import Parameter, axis_name, is_element_key
 
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*')
@@ -15,11 +13,11 @@ _DECLARED = re.compile(r"\b(?:constexpr \w+|,|using) (\w+) = ")
 
 
 def headed(source: str, parameters: Iterable[Parameter], keys: Mapping[str, str], given: Constants) -> str:
-    """A text that begins with the device functions that it calls, and the constants that it reads. `keys`: by
-    the names of constants that are about operands, those by which `given` has their values."""
+    """A text that begins with the constants that it reads. `keys`: by the names of constants that are about
+    operands, those by which `given` has their values."""
     names = _constants(_NO_CODE.sub("", source), parameters, keys)
     head = definitions({name: _value(keys.get(name, name), given) for name in names})
-    return f"{includes(outermost(needed(source)))}\n{head}\n{source}"
+    return f"{head}\n{source}"
 
 
 def _value(key: str, given: Constants) -> int | bool | str:

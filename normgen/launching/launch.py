@@ -6,9 +6,11 @@ to run, their text, grid and arguments.  Nothing here touches a device.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from normgen.cache_results import Late
@@ -121,6 +123,16 @@ class Launch:
         """The parameters in memory, with slots filled in; a pointer without an address is null."""
         values = [v.filled(addresses, numbers) if isinstance(v, Slot) else v for v in self.values]
         return struct.pack(self.format, *values)
+
+
+@lru_cache(maxsize=256)
+def parameters_of(source: str, entry: str, count: int) -> tuple[str, ...]:
+    """The names of a kernel's parameters, as far as they can be read off its text."""
+    found = re.search(rf"\b{re.escape(entry)}\s*\(([^)]*)\)", source)
+    names = [re.findall(r"\w+", part)[-1:] for part in found[1].split(",")] if found else []
+    if len(names) != count or not all(names):
+        return tuple(f"parameter {i}" for i in range(count))
+    return tuple(name[0] for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,73 +1,181 @@
-"""The device functions that kernel texts include: the `.cuh` files of `templates/device`.
+"""The device functions that kernel texts call: declarations in the `.cuh` files of `templates/device`.
 
-A text names what it includes, `#include "normgen/team.cuh"`, and `inlined` puts the files in place of these
-lines. Whoever compiles a text does that first: so nvcc, NVRTC and the host's compiler need no folder to look
-in, and the key of a binary, which is of the whole text, covers what was included.
+A text names what it calls, and `inlined` puts before it the declarations of these names, and of all that they
+name in turn. Whoever compiles a text does that first: so nvcc, NVRTC and the host's compiler need no folder
+to look in, and the key of a binary, which is of the whole text, covers what is called.
+
+The files are C++ headers. What they include orders them. Between declarations they have only comments: one
+that is apart from what follows begins a section.
 """
 
 from __future__ import annotations
 
+import pickle
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 
-_FOLDER = "normgen/"
-_INCLUDE = re.compile(rf'^#include "{_FOLDER}([^"]+)"\n', re.MULTILINE)
-_ONCE = "#pragma once\n"
+from normgen.cache_results import kept
+
+HEAD = "// Device functions come first.\n"
+_INCLUDE = re.compile(r'^#include "normgen/([^"]+)"\n', re.MULTILINE)
+_NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*|^ *#.*(?:\\\n.*)*', re.MULTILINE)
+_WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")  # not a member, `moments.mean`
+_TEMPLATE = re.compile(r"template <(?:[^<>()]|<[^<>]*>|\([^()]*\))*>\s*")
+_TYPE = re.compile(r"(?:struct(?: alignas\([^{]*\))?|enum|using) (\w+)")
+_CONSTANT = re.compile(r"(?<=[\w,] )(\w+) = ")
+_FUNCTION = re.compile(r"(\w+)(?:<\w+>)?\(")
+# What CUDA's own headers have. A declaration for one of the types is needed where that type is.
+_ELEMENT = re.compile(r"__half|__nv_bfloat16|__nv_fp8_e4m3|__nv_fp8_e5m2")
+_OF_CUDA = (
+    ("cuda_bf16.h", re.compile(r"__nv_bfloat16\w*|__\w*bfloat16\w*")),
+    ("cuda_fp16.h", re.compile(r"__half2?|__\w*half\w*")),
+    ("cuda_fp8.h", re.compile(r"__nv_fp8\w*")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A declaration of a file, or several between `#if` and `#endif`.
+
+    `section`: the comment that its section begins with; `text`: with the comment above it; `names`: what it
+    declares; `words`: what it names; `elements`: the types of CUDA's headers that it is for.
+    """
+
+    section: str
+    text: str
+    names: frozenset[str]
+    words: frozenset[str]
+    elements: frozenset[str]
 
 
 def inlined(text: str) -> str:
-    """The text with device functions in place of the lines that include them: each file once, after all that
-    it includes itself."""
-    done: set[str] = set()
-
-    def put(found: re.Match[str]) -> str:
-        return "\n".join(_in_order(found[1], done))
-
-    return _INCLUDE.sub(put, text)
+    """The text behind the declarations of all that it calls. One that has them already stays as it is."""
+    functions = "" if HEAD in text else functions_of([text])
+    return f"{functions}\n{text}" if functions else text
 
 
 def functions_of(texts: Iterable[str]) -> str:
-    """All device functions that some of these texts include, each file once."""
-    return inlined(includes(sorted({name for text in texts for name in included(text)})))
+    """The declarations of all that some texts call, each once, in the order of the files."""
+    named = set(words_of("".join(texts)))
+    reached, before = dict[int, Declaration](), -1
+    while before < len(reached):
+        before = len(reached)
+        for place, each in enumerate(declarations()):
+            if place not in reached and each.names & named and each.elements <= named:
+                reached[place] = each
+                named |= each.words
+    included = "".join(f"#include <{file}>\n" for file, word in _OF_CUDA if any(map(word.fullmatch, named)))
+    parts = [f"{HEAD}{included}"] * bool(included or reached)
+    for _, each in sorted(reached.items()):
+        parts += [each.section] * (each.section not in parts) + [each.text]
+    return "\n".join(filter(None, parts))
 
 
-def included(text: str) -> tuple[str, ...]:
-    """The files that a text itself includes."""
-    return tuple(_INCLUDE.findall(text))
+def words_of(text: str) -> frozenset[str]:
+    """The names in a text, of which device functions may be some."""
+    return frozenset(_WORD.findall(_NO_CODE.sub("", text)))
 
 
-def without_includes(text: str) -> str:
-    """The text alone."""
-    return _INCLUDE.sub("", text)
+@cache
+def declarations() -> tuple[Declaration, ...]:
+    """Those of all files, each after those that it names."""
+    texts = {name: file_text(name) for name in files()}
+
+    def parsed() -> bytes:
+        return pickle.dumps([each for name in _in_order(texts) for each in _parts(texts[name])])
+
+    return tuple(
+        pickle.loads(kept("functions", (_data("package/device_functions.py"), *texts.values()), parsed))
+    )
 
 
-def includes(names: Iterable[str]) -> str:
-    """The lines that include files."""
-    return "".join(f'#include "{_FOLDER}{name}"\n' for name in names)
+@cache
+def files() -> tuple[str, ...]:
+    """All files of device functions."""
+    folder = resources.files("normgen") / "templates" / "device"
+    rooms = {"": folder} | {f"{each.name}/": each for each in folder.iterdir() if each.is_dir()}
+    found = [f"{prefix}{each.name}" for prefix, room in rooms.items() for each in room.iterdir()]
+    return tuple(sorted(name for name in found if name.endswith(".cuh")))
 
 
 @cache
 def file_text(name: str) -> str:
     """What a file of device functions holds."""
+    return _data(f"templates/device/{name}")
+
+
+def _data(name: str) -> str:
     # (`importlib.resources` takes longer to begin with than all files take to read)
-    found = pkgutil.get_data("normgen", f"templates/device/{name}")
+    found = pkgutil.get_data("normgen", name)
     assert found is not None, "packages are files, in a folder or an archive"
     return found.decode()
 
 
-def _in_order(name: str, done: set[str]) -> Iterator[str]:
-    if name in done:
-        return
-    done.add(name)
-    others, own = _parts(file_text(name))
-    for other in others:
-        yield from _in_order(other, done)
-    yield own
+def included(text: str) -> tuple[str, ...]:
+    """The files that a file includes."""
+    return tuple(_INCLUDE.findall(text))
 
 
-@cache
-def _parts(text: str) -> tuple[tuple[str, ...], str]:
-    """What a file includes, and the rest of it."""
-    return included(text), without_includes(text).removeprefix(_ONCE).strip("\n") + "\n"
+def _in_order(texts: Mapping[str, str]) -> Iterable[str]:
+    """Files, each after those that it includes."""
+    found: dict[str, None] = {}
+
+    def add(name: str) -> None:
+        if name not in found:
+            for other in included(texts[name]):
+                add(other)
+            found[name] = None
+
+    for name in texts:
+        add(name)
+    return found
+
+
+def _parts(text: str) -> Iterator[Declaration]:
+    """The declarations of a file."""
+    section, lead, body, heads = "", list[str](), list[str](), list[str]()
+    begin = depth = conditions = 0
+    for line in _INCLUDE.sub("", text).removeprefix("#pragma once\n").splitlines(keepends=True):
+        if not body and line.startswith("//"):
+            lead.append(line)
+            continue
+        if not body and not line.strip():
+            section, lead = "".join(lead) or section, []
+            continue
+        code = "" if line.startswith("#") else _NO_CODE.sub("", line).strip()
+        body.append(line)
+        conditions += line.startswith("#if") - line.startswith("#endif")
+        depth += sum(map(code.count, "({")) - sum(map(code.count, ")}"))
+        if depth == 0 and code.endswith((";", "}")):
+            heads.append(_NO_CODE.sub("", "".join(body[begin:])).partition("{")[0])
+            begin = len(body)
+        elif depth == 0 and line.startswith("#"):
+            begin = len(body)
+        if depth == conditions == 0 and begin == len(body):
+            yield _declaration(section, lead, body, heads)
+            lead, body, heads, begin = [], [], [], 0
+    assert not body, body[0]
+
+
+def _declaration(section: str, lead: Sequence[str], body: Sequence[str], heads: Sequence[str]) -> Declaration:
+    names = frozenset(name for head in heads for name in _names(head))
+    elements = frozenset(_ELEMENT.findall("".join(heads)))
+    text = "".join(body)
+    assert names and len(elements) < 2, text
+    return Declaration(section, "".join((*lead, text)), names, words_of(text), elements)
+
+
+def _names(head: str) -> Iterable[str]:
+    """What a declaration declares, by what stands before its braces."""
+    plain = _TEMPLATE.sub("", head, count=1).strip()
+    if found := _TYPE.match(plain):
+        return (found[1],)
+    if plain.startswith("constexpr"):
+        return _CONSTANT.findall(plain)
+    found = _FUNCTION.search(plain)
+    assert found is not None, head
+    return (found[1],)

@@ -13,11 +13,11 @@ from normgen import bundled
 from normgen.cli.traffic import count_bytes
 from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
-from normgen.devices.host.report import parameter_names
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.dtypes import DTYPES, round_to
 from normgen.families.rows.launch.any_length import stream
+from normgen.launching.launch import parameters_of
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.direction import directions
 from normgen.package.kernels import Kernel, TilesRecord, WindowsRecord
@@ -142,7 +142,7 @@ def compare(
 def tensors_of(kernel: Kernel, entry: str) -> dict[str, str]:
     """The operands of a kernel by what a text calls them."""
     (form,) = (form for form in kernel.forms if form.entry == entry)
-    names = parameter_names(source_of(form), entry, len(form.parameters))
+    names = parameters_of(source_of(form), entry, len(form.parameters))
     given = zip(names, form.parameters, strict=True)
     return {name.removesuffix("_ptr"): each.name for name, each in given if each.kind == "pointer"}
 

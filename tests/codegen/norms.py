@@ -16,7 +16,7 @@ from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import HOST_MACHINE, Machine
-from normgen.package.constants import Constants, meaning
+from normgen.package.constants import CONSTANTS, Constants, meaning
 from normgen.package.kernels import Kernel, RowsRecord
 from normgen.package.operands import FormRecord
 from normgen.package.records import Package, PassRecord
@@ -135,7 +135,10 @@ class Some(Constants):
 
 def source_of(form: FormRecord) -> str:
     """The text of a form for some launch, in which every operand is there and wanted."""
-    return form.text(Some())
+    given = Some()
+    for name in CONSTANTS:
+        given[name]  # templates read a copy
+    return form.text(given)
 
 
 def with_source(form: FormRecord, source: str) -> FormRecord:

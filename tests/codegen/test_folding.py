@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normgen.kernel.folding import WIDTH, folded, laid_out, wrapped
-from normgen.kernel.headers import files
-from normgen.package.device_functions import file_text
+from normgen.package.device_functions import file_text, files
 
 OPERAND = "x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G)"
 WORDS = " ".join(["word"] * 25)

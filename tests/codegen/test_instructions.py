@@ -12,8 +12,7 @@ from functools import cache
 import pytest
 
 from normgen.devices.cuda.nvrtc import Nvrtc
-from normgen.kernel.headers import files, needed
-from normgen.package.device_functions import file_text, includes, inlined
+from normgen.package.device_functions import file_text, files, inlined
 
 # What a kernel with shared memory `smem` and arguments x, y, n and word does, and its instructions in order.
 # Registers of 32 bits are R, those of 64 D.
@@ -140,8 +139,7 @@ def compiled() -> dict[str, str]:
         f"extern __shared__ __align__(128) unsigned char smem[];\n{call}\n}}\n"
         for name, (call, _) in PROBES.items()
     )
-    text = includes(needed(body + " float2 ")) + body
-    ptx = Nvrtc().build(inlined(text), "sm_90", "ptx").decode()
+    ptx = Nvrtc().build(inlined(body), "sm_90", "ptx").decode()
     return dict(re.findall(r"\.entry probe_(\w+)\((.*?)^}", plain(ptx), re.MULTILINE | re.DOTALL))
 
 

@@ -21,17 +21,17 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from normgen.devices.host.compile import check_syntax
-from normgen.devices.host.report import parameter_names
 from normgen.diagnostics import SpecError
 from normgen.errors import TextFault
-from normgen.launching.launch import Launch
+from normgen.launching.launch import Launch, parameters_of
 from normgen.launching.machine import HOST_MACHINE
 from normgen.package import device_functions
-from normgen.page.syntax import LOOPS, Node, field, parse, parts, text_of, walk
 from normgen.runtime.planning.choose import alternatives, candidates
 from tests.axis_specs import axis_specs
 from tests.channel_specs import channel_specs
+from tests.codegen.device_files import read_anew
 from tests.codegen.norms import SMALL, bound, package_of
+from tests.codegen.syntax import LOOPS, Node, field, parse, parts, text_of, walk
 from tests.codegen.test_golden import FOLDER
 from tests.planning.judged import DEVICES
 from tests.strategies import COMPILED, well_typed_specs
@@ -200,7 +200,7 @@ def test_every_loop_is_counted_or_ends_otherwise() -> None:
 
 def test_steps_of_drawn_calls_are_positive(monkeypatch: pytest.MonkeyPatch) -> None:
     read = device_functions.file_text
-    monkeypatch.setattr(device_functions, "file_text", lambda name: STEP + asserted(read(name)))
+    read_anew(monkeypatch, lambda name: STEP + asserted(read(name)))
     found = drawn()
     for place in range(0, len(found), TOGETHER):
         some = {f"{each.entry}_{n}": each for n, each in enumerate(found[place : place + TOGETHER])}
@@ -213,6 +213,6 @@ def test_steps_of_drawn_calls_are_positive(monkeypatch: pytest.MonkeyPatch) -> N
 def test_steps_that_a_launch_sets_are_positive() -> None:
     found = [each for each in drawn() if re.search(r"int blocks_per_segment[,)]", each.source)]
     for each in found:
-        names = parameter_names(each.source, each.entry, len(each.values))
+        names = parameters_of(each.source, each.entry, len(each.values))
         assert each.values[names.index("blocks_per_segment")] > 0, each.entry
     assert len(found) > 30

@@ -9,9 +9,7 @@ import pytest
 
 from normgen.devices.cuda.executor import executor_of
 from normgen.devices.host.executor import HostExecutor
-from normgen.kernel.headers import needed
 from normgen.launching.launch import Buffer, Launch
-from normgen.package.device_functions import includes
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -75,8 +73,7 @@ def values() -> np.ndarray:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_same_bits_as_on_the_host(name: str) -> None:
-    body = TEXT.replace("@FUNCTION@", FUNCTIONS[name])
-    text = includes(needed(body)) + body
+    text = TEXT.replace("@FUNCTION@", FUNCTIONS[name])
     x = values()
     count = len(x)
     launch = Launch(

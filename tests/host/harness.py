@@ -9,9 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.kernel.headers import needed
 from normgen.launching.launch import Buffer, Launch
-from normgen.package.device_functions import includes
 
 
 class Array(NamedTuple):
@@ -22,11 +20,6 @@ class Array(NamedTuple):
 
 
 read, write, update = (partial(Array, access=access) for access in ("read", "write", "update"))
-
-
-def called(text: str) -> str:
-    """A text that includes the device functions that it calls."""
-    return includes(needed(text)) + text
 
 
 def run(

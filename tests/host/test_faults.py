@@ -12,7 +12,7 @@ import pytest
 
 from normgen.devices.host.compile import find_compiler
 from normgen.devices.host.executor import HostExecutor, HostFault
-from tests.host.harness import called, read, run, update, write
+from tests.host.harness import read, run, update, write
 from tests.host.sound import ROWS, SOUND, N, empty, of_rows
 
 FORWARD = SOUND["forward"]
@@ -91,7 +91,7 @@ def test_reports_are_the_same_wherever_arrays_lie() -> None:
         for first, second in ((start, start + (1 << 9)), (start + (1 << 9), start)):
             x, y = memory[first : first + 32], memory[second : second + 96]
             with pytest.raises(HostFault, match="race on global memory") as raised:
-                run(HostExecutor(True), called(text), "met_two", 1, 128, update(x), write(y))
+                run(HostExecutor(True), text, "met_two", 1, 128, update(x), write(y))
             reports.add(str(raised.value))
     assert len(reports) == 1
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from tests.host.harness import called, run, write
+from tests.host.harness import run, write
 
 PLACES = """
 using Fold = FoldedColumns<@LENGTH@, @N@, @TEAMS@, @FOLD@>;
@@ -38,7 +38,7 @@ def test_lanes_side_by_side_merge_parts_of_different_banks(
     vectors = -(-length // vector)
     pieces = vector if fold == 1 else 2 if fold % vector else 1
     found = np.zeros(pieces * teams * vectors, np.int32)
-    run(HostExecutor(), called(text), "places", 1, 1, write(found))
+    run(HostExecutor(), text, "places", 1, 1, write(found))
     assert sorted(found) == list(range(found.size)), "every part has a place, and the room is full"
     for of_vector in found.reshape(pieces, teams, vectors).transpose(0, 2, 1).reshape(-1, teams):
         for first in range(teams - 7):
@@ -62,7 +62,7 @@ extern "C" __global__ void back(int* into, int step, int rows) {
 def test_clusters_demote_as_many_rows_as_are_untagged(kept: int) -> None:
     """Each of the rows before the last ones once, by the cluster that read it; none of rows that the cache
     may hold."""
-    text = called(BACK.replace("@UNTAGGED@", str(kept)))
+    text = BACK.replace("@UNTAGGED@", str(kept))
     for step, rows in ((7, 1024), (3, 5), (16, 4 * kept + 1), (1, 21 * kept), (3, 4 * kept), (8, kept)):
         found = np.zeros(rows, np.int32)
         run(HostExecutor(), text, "back", 1, 1, write(found), step, rows)
@@ -80,7 +80,7 @@ extern "C" __global__ void last(int* into) {
 
 
 def test_the_last_blocks_demote_lines_where_there_are_any() -> None:
-    text = called(LAST.replace("@UNTAGGED@", "5"))
+    text = LAST.replace("@UNTAGGED@", "5")
     for blocks, tagged in ((21, range(16, 21)), (20, ()), (3, ())):
         found = np.zeros(blocks, np.int32)
         run(HostExecutor(), text, "last", blocks, 32, write(found))

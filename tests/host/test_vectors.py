@@ -7,7 +7,7 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import DTYPES, round_to
-from tests.host.harness import called, read, run, write
+from tests.host.harness import read, run, write
 
 KERNEL = """
 using T = @T@;
@@ -44,7 +44,7 @@ def samples() -> np.ndarray:
 def test_stores_round_to_even_saturate_and_keep_nan_and_loads_are_exact(name: str, width: int) -> None:
     x, codes = samples(), np.arange(256, dtype=np.uint8).view(DTYPES[name].numpy)
     y, z = np.empty(x.shape, codes.dtype), np.empty(256, np.float32)
-    text = called(KERNEL.replace("@T@", DTYPES[name].c_type).replace("@N@", str(width)))
+    text = KERNEL.replace("@T@", DTYPES[name].c_type).replace("@N@", str(width))
     blocks = -(-x.size // (width * 128))
     run(HostExecutor(), text, "convert", blocks, 128, read(x), write(y), read(codes), write(z), x.size)
     undefined = np.isnan(x)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from normgen.ahead.page import page, told_apart
 from normgen.cli.sizes import usual_sizes
 from normgen.launching.launch import Binding, LaunchPlan
 from normgen.launching.machine import USUAL_MACHINE, Machine
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package, PassRecord
-from normgen.page.page import HOST_MACROS, device_macros, page, told_apart
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import packaged
@@ -38,7 +38,7 @@ class Call:
     @property
     def page(self) -> str:
         """Its page for that device."""
-        return page(self.plan.launches, device_macros(USUAL_MACHINE.arch))
+        return page(self.plan.launches)
 
 
 def calls(name: str, dtype: str, row: int, rest: int) -> Iterator[Call]:
@@ -66,7 +66,7 @@ def planned_usually(record: PassRecord, binding: Binding, device: Machine) -> La
 def paged(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """The same launches, each of the page of all of them."""
     plan = planned_usually(record, binding, device)
-    text = page(plan.launches, HOST_MACROS)
+    text = page(plan.launches)
     text += "".join(
         f"\nusing namespace kernel_{k + 1};" for k in range(text.count("}  // namespace kernel_"))
     )

@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 
 from normgen.cli import exits
-from normgen.kernel.headers import files
-from normgen.package.device_functions import file_text
-from normgen.page.declarations import declarations
-from normgen.page.syntax import names, parse
 from tests.cli.commands import run
 from tests.digests import digest
 
@@ -20,7 +16,7 @@ SIZES = ("--size", "D=4096", "--size", "...=32768")
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_the_page(direction: str, golden: Callable[[str, str], None]) -> None:
-    """It says what a kernel is launched with, and has nothing that nothing names.
+    """It says what a kernel is launched with, and has no branch that its constants decide.
 
     The forward is there to be read. Of the backward, which is twice as long, a digest tells whether it is as
     it was.
@@ -31,25 +27,15 @@ def test_the_page(direction: str, golden: Callable[[str, str], None]) -> None:
     if direction == "forward":
         golden("page.forward.cu", text)
         kernel = text.partition("// ---- rmsnorm_forward_registers ")[2]
-        assert kernel.count("\n") <= 120 and text.count("\n") <= 600
+        assert kernel.count("\n") <= 130 and text.count("\n") <= 1180
     else:
         golden("page.backward.txt", f"{digest(text)}\n")
         assert "clusters of 2 blocks" in text and "bytes of dynamic shared memory" in text
         assert text.index("rmsnorm_backward_pipeline -") < text.index("rmsnorm_backward_second_stage -")
         assert "rows = 32768, blocks_per_segment = 198\n" in text
-    root = parse(text)
-    found = list(names(root))
-    for each in declarations(root):
-        if each.name:
-            assert found.count(each.name) > 1 or each.name.startswith("rmsnorm"), each.name
-    for word in ("NORMGEN_HOST", "#if ", "constexpr (REALIGNED", "constexpr (BULK", "__nv_fp8", "__half "):
-        assert word not in text
-
-
-@pytest.mark.parametrize("name", files())
-def test_the_grammar_knows_device_functions(name: str) -> None:
-    """What it takes for something else, a page may shorten to something else."""
-    assert not parse(file_text(name)).has_error
+    kernels = text[text.index("// grid (") :]
+    for word, where in (("if constexpr", kernels), ("__nv_fp8", text), ("__half ", text), ("FOLDED", text)):
+        assert word not in where
 
 
 def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from hypothesis import given, note, reject, seed, settings
 from hypothesis import strategies as st
 
 from normgen.devices.host.compile import check_syntax
-from normgen.devices.host.report import parameter_names
 from normgen.diagnostics import SpecError
 from normgen.launching.call import INT_LIMIT
-from normgen.launching.launch import Launch, Slot
+from normgen.launching.launch import Launch, Slot, parameters_of
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.launching.support import NoSchedule
 from normgen.package.records import Package
@@ -78,7 +77,7 @@ def legal(launch: Launch) -> None:
     launch.packed({}, dict.fromkeys(scalars, 1.0))
     # what is counted in 32 bits, one step past its end included
     number = {name: int(value) for name, value in re.findall(r"constexpr int (\w+) = (\d+);", launch.source)}
-    names = parameter_names(launch.source, launch.entry, len(launch.values))
+    names = parameters_of(launch.source, launch.entry, len(launch.values))
     given = dict(zip(names, zip(launch.values, launch.format, strict=True), strict=True))
     if given.get("rows", ("", "q"))[1] == "i" and "blocks_per_segment" in given:
         step = given["blocks_per_segment"][0] * number.get("TEAMS", 1) * number.get("BATCH", 1)

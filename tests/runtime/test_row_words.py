@@ -11,9 +11,9 @@ from tests.host.mutation import Altered, barrier_lines
 
 ROWS, CAPACITY, THREADS = 8, 16, 64
 PADDED = -(-ROWS // 4) * 4  # places of a value
-KERNEL = """#include "normgen/row_words.cuh"
-extern "C" __global__ void row_words(const float* x, float* y, ChannelRecord* record, tagged_t* own,
-                                     tagged_t* theirs, tagged_t* fault, int rows) {
+KERNEL = """extern "C" __global__ void row_words(
+  const float* x, float* y, ChannelRecord* record, tagged_t* own, tagged_t* theirs, tagged_t* fault,
+  int rows) {
   constexpr int TEAM = @TEAM@, THREADS = 64;
   __shared__ RowWordsScratch<2, 2, TEAM, THREADS> scratch;
   RowWords<2, 2, TEAM, THREADS> peers(scratch, record);

@@ -12,10 +12,10 @@ from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.errors import TextFault
 from normgen.ir.program import Definition
-from normgen.package import device_functions
 from normgen.package.records import Package
 from normgen.verify.draw import attr_choices
 from normgen.verify.texts import check_texts, forms, texts
+from tests.codegen.device_files import read_anew
 from tests.sampling import sampled
 from tests.verify.subjects import bundled_source
 
@@ -64,6 +64,6 @@ def test_texts_share_no_names_and_one_at_fault_is_one_line_with_its_place() -> N
 
 def test_a_fault_of_the_device_functions_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = "inline float broken() { return nothing; }\n"
-    monkeypatch.setattr(device_functions, "file_text", lambda name: broken)
+    read_anew(monkeypatch, lambda name: broken)
     with pytest.raises(TextFault, match="device functions, line 1"):
-        check_syntax({"first": '#include "normgen/any.cuh"\n' + SOUND})
+        check_syntax({"first": f"{SOUND}// broken\nfloat other = broken();\n"})

@@ -84,9 +84,9 @@ def explained(made: Compilation, setting: Setting) -> list[Explained]:
 
 def code_of(each: Explained, definition: Definition, setting: Setting) -> Listing:
     """The CUDA text of a direction."""
-    from normgen.page.page import device_macros, page
+    from normgen.ahead.page import page
 
-    return cuda_lines(page(each.launches, device_macros(setting.device.arch)), definition)
+    return cuda_lines(page(each.launches), definition)
 
 
 def _explained(direction: Direction, program: Program, definition: Definition, setting: Setting) -> Explained:

@@ -22,7 +22,7 @@ from normgen.cache import Cache, default_cache, digest
 from normgen.devices.compile_failure import compile_failure
 from normgen.devices.host.load import read_whole
 from normgen.errors import CompileError, TextFault, ToolchainMissing
-from normgen.package.device_functions import functions_of, without_includes
+from normgen.package.device_functions import functions_of
 
 SHIM = Path(str(resources.files("normgen"))) / "templates" / "host"
 # What a report calls the text it quotes.
@@ -220,7 +220,7 @@ def _unit(texts: Mapping[str, str]) -> str:
     parts = [f'#line 1 "device functions"\n{functions_of(texts.values())}']
     for entry, source in texts.items():
         parts.append(f'namespace text_of_{entry} {{\n#line 1 "{entry}"')
-        parts.append(f"{without_includes(source).lstrip()}\n}}")
+        parts.append(f"{source}\n}}")
     return "\n".join(parts) + "\n"
 
 

@@ -22,9 +22,9 @@ from normgen.devices.host import abi
 from normgen.devices.host.abi import packed_parameters
 from normgen.devices.host.compile import build_kernel, build_runtime, find_compiler
 from normgen.devices.host.load import RUNNING, HostFunction, Unloadable, load_function, load_runtime
-from normgen.devices.host.report import parameter_names, tell
+from normgen.devices.host.report import tell
 from normgen.errors import ToolchainMissing
-from normgen.launching.launch import Buffer, Fire, Launch
+from normgen.launching.launch import Buffer, Fire, Launch, parameters_of
 from normgen.launching.machine import HOST_MACHINE, ORDINARY_SHARED, Machine
 from normgen.locks import new_lock
 from normgen.package.device_functions import inlined
@@ -212,7 +212,7 @@ class _Arguments:
 
     def buffer_names(self, buffers: tuple[Buffer, ...]) -> tuple[str, ...]:
         """What to call each buffer: the parameter that points to it. Two of one address go in order."""
-        parameters = parameter_names(self.function.source, self.function.entry, len(self.function.parameters))
+        parameters = parameters_of(self.function.source, self.function.entry, len(self.function.parameters))
         free = list(zip(self.addresses, parameters, strict=True))
         names: list[str] = []
         for number, buffer in enumerate(buffers):
@@ -224,7 +224,7 @@ class _Arguments:
 
 
 def _mismatch(function: HostFunction, given: tuple[tuple[int, str], ...]) -> str:
-    names = parameter_names(function.source, function.entry, len(function.parameters))
+    names = parameters_of(function.source, function.entry, len(function.parameters))
     kinds = {"i": "integer", "f": "float", "p": "pointer", "s": "structure"}
     if len(given) != len(function.parameters):
         return (

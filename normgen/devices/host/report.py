@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from normgen.devices.host.compile import SOURCE_NAME
@@ -70,13 +69,3 @@ def _places(library: Path, offsets: dict[int, int]) -> dict[int, list[int]]:
         if Path(file).name == SOURCE_NAME and line.isdigit():
             lines.append(int(line))
     return places
-
-
-@lru_cache(maxsize=256)
-def parameter_names(source: str, entry: str, count: int) -> tuple[str, ...]:
-    """The names of a kernel's parameters, as far as they can be read off its text."""
-    found = re.search(rf"\b{re.escape(entry)}\s*\(([^)]*)\)", source)
-    names = [re.findall(r"\w+", part)[-1:] for part in found[1].split(",")] if found else []
-    if len(names) != count or not all(names):
-        return tuple(f"parameter {i}" for i in range(count))
-    return tuple(name[0] for name in names)

@@ -14,7 +14,6 @@ from importlib import resources
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Launch
 from normgen.launching.machine import Machine
-from normgen.package.device_functions import includes
 
 MOST_RANKS = 8
 THREADS = 256
@@ -111,7 +110,6 @@ def _all_run(blocks: int, device: Machine) -> bool:
 
 @cache
 def _launch(entry: str, ranks: int, dtype: str, blocks: int, device: Machine) -> Launch:
-    head = includes(("peers.cuh", "programmatic.cuh", "vector.cuh"))
     numbers = {"RANKS": ranks, "THREADS": THREADS}
     flags = {"TICKETS": not _all_run(blocks, device), "PROGRAMMATIC": device.programmatic}
     constants = [
@@ -119,7 +117,7 @@ def _launch(entry: str, ranks: int, dtype: str, blocks: int, device: Machine) ->
         *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
         f"using Element = {DTYPES[dtype].c_type};",
     ]
-    text = "\n".join([head, *constants, "", _text()])
+    text = "\n".join([*constants, "", _text()])
     return Launch(
         text=text,
         entry=entry,

@@ -84,9 +84,9 @@ __device__ __forceinline__ int forgotten(int value) {
 
 // How often a block polls for partials before it helps. Blocks of the host run one after the other.
 #if defined(NORMGEN_HOST)
-[[maybe_unused]] constexpr int PATIENCE = 1;
+constexpr int PATIENCE = 1;
 #else
-[[maybe_unused]] constexpr int PATIENCE = 1000;
+constexpr int PATIENCE = 1000;
 #endif
 
 // Shared scratch of the warps of a block.

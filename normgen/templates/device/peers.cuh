@@ -23,7 +23,10 @@
 using tagged_t = unsigned long long;
 
 // Of a channel's counters. (Chunks taken, and blocks that are done, are counts of one launch.)
-constexpr int EPOCH = 0, TAKEN = 1, DONE = 2, GIVEN_UP = 3;
+constexpr int EPOCH = 0;
+constexpr int TAKEN = 1;
+constexpr int DONE = 2;
+constexpr int GIVEN_UP = 3;
 
 constexpr unsigned NOTHING = 0x7fc00000u;  // NaN: what did not come
 

@@ -194,17 +194,17 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
     } else {
         // each lane takes some warps, then lanes are reduced: fewer registers than one warp after
         // the other
-        constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
-        const int taken = threadIdx.x % TAKEN;
+        constexpr int LANES = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
+        const int taken = threadIdx.x % LANES;
         const Slot own = slot[taken < WARPS ? taken : 0];
         ((value = own[which++]), ...);
         if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
 #pragma unroll
-        for (int first = TAKEN; first < WARPS; first += TAKEN) {
+        for (int first = LANES; first < WARPS; first += LANES) {
             const int warp = first + taken;
-            if (WARPS % TAKEN == 0 || warp < WARPS) combine(slot[warp]);
+            if (WARPS % LANES == 0 || warp < WARPS) combine(slot[warp]);
         }
-        ((value = lanes_reduce<TAKEN, Op>(value)), ...);
+        ((value = lanes_reduce<LANES, Op>(value)), ...);
     }
 }
 

@@ -1,5 +1,4 @@
 #pragma once
-#include "normgen/prologue.cuh"
 
 // ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
 // Values are float inside a kernel; an element type exists only between memory and registers.
@@ -47,6 +46,8 @@ template <> __device__ __forceinline__ float round_to<__nv_bfloat16>(float value
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(value), "f"(0.f));
     return __uint_as_float(pair);
 }
+#endif
+#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 800
 template <> __device__ __forceinline__ float round_to<__half>(float value) {
     return __low2float(__floats2half2_rn(value, 0.f));
 }

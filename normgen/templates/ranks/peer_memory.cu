@@ -1,7 +1,6 @@
 // What ranks exchange by words in each other's memory (peers.cuh): all have what each has told, or
-// the sum of that. A preamble includes peers.cuh, programmatic.cuh and vector.cuh, and defines RANKS,
-// the type `Element` of what is added up, THREADS, TICKETS and PROGRAMMATIC. Threads have EACH words
-// of a chunk.
+// the sum of that. A preamble defines RANKS, the type `Element` of what is added up, THREADS, TICKETS
+// and PROGRAMMATIC. Threads have EACH words of a chunk.
 
 constexpr int EACH = 4, CHUNK = THREADS * EACH;
 

@@ -1,6 +1,3 @@
-#include "normgen/columns/columns.cuh"
-#include "normgen/programmatic.cuh"
-
 constexpr int THREADS = 64;  // threads of a block
 constexpr int MIN_BLOCKS = 20;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 1;  // threads of a thread group

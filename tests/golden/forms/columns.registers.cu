@@ -1,7 +1,3 @@
-#include "normgen/columns/columns.cuh"
-#include "normgen/columns/misaligned.cuh"
-#include "normgen/programmatic.cuh"
-
 constexpr int THREADS = 32;  // threads of a block
 constexpr int MIN_BLOCKS = 20;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 1;  // threads of a thread group
@@ -50,30 +46,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
 
     // what this thread reads
     Vector<x_t, VEC> x_words[ITEMS];
-    if constexpr (REALIGNED) {
-        Vector<x_t, VEC, true> x_around[ITEMS];
-        if (span.inside) {
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int element = item * TEAM + member;
-                if (COVERS || element < LENGTH) {
-                    load_around(x_around[item], x_column + element * x_stride_C);
-                }
-            }
-        } else {
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int element = item * TEAM + member;
-                if (COVERS || element < LENGTH) {
-                    load_near_end(x_around[item], x_column + element * x_stride_C, span.count);
-                }
-            }
-        }
+    Vector<x_t, VEC, true> x_around[ITEMS];
+    if (span.inside) {
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                x_words[item] = cut_columns(x_around[item], x_column + element * x_stride_C);
+                load_around(x_around[item], x_column + element * x_stride_C);
             }
         }
     } else {
@@ -81,10 +60,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                if (live) {
-                    x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
-                }
+                load_near_end(x_around[item], x_column + element * x_stride_C, span.count);
             }
+        }
+    }
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int element = item * TEAM + member;
+        if (COVERS || element < LENGTH) {
+            x_words[item] = cut_columns(x_around[item], x_column + element * x_stride_C);
         }
     }
 
@@ -145,11 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
             for (int i = 0; i < VEC; ++i) {
                 y_out[i] = inv_sum_e[i] * exp_x_minus_max_x_2[item * VEC + i];  // softmax2d.norm:6
             }
-            if constexpr (REALIGNED) {
-                store_misaligned<LANES>(y_column + element * y_stride_C, pack<y_t>(y_out), span);
-            } else if (live) {
-                store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
-            }
+            store_misaligned<LANES>(y_column + element * y_stride_C, pack<y_t>(y_out), span);
         }
     }
 

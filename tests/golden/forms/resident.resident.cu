@@ -1,8 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/realigned.cuh"
-#include "normgen/resident/resident.cuh"
-#include "normgen/tiles/tiles.cuh"
-
 constexpr int THREADS = 224;  // threads of a block
 constexpr int MIN_BLOCKS = 1;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 7;  // threads of a thread group
@@ -311,7 +306,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                     }
                 }
                 // results
-                Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
@@ -331,13 +325,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                         }
                         if (live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                            if constexpr (REALIGNED) y_packed[item] = packed;
-                            else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
+                            Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                         }
                     }
-                }
-                if constexpr (REALIGNED) {
-                    Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
                 }
             }
         }
@@ -371,7 +361,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                 }
             }
             // results
-            Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -391,13 +380,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                     }
                     if (live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                        if constexpr (REALIGNED) y_packed[item] = packed;
-                        else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
+                        Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                     }
                 }
-            }
-            if constexpr (REALIGNED) {
-                Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
             }
         }
     }

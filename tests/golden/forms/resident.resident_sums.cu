@@ -1,8 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/realigned.cuh"
-#include "normgen/resident/sums.cuh"
-#include "normgen/tiles/tiles.cuh"
-
 constexpr int THREADS = 224;  // threads of a block
 constexpr int MIN_BLOCKS = 2;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 7;  // threads of a thread group
@@ -334,7 +329,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                     }
                 }
                 // results
-                Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
@@ -353,13 +347,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                         }
                         if (live) {
                             const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                            if constexpr (REALIGNED) dx_packed[item] = packed;
-                            else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
+                            Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                         }
                     }
-                }
-                if constexpr (REALIGNED) {
-                    Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
                 }
             }
         }
@@ -397,7 +387,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                 }
             }
             // results
-            Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -416,13 +405,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                     }
                     if (live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                        if constexpr (REALIGNED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
+                        Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                     }
                 }
-            }
-            if constexpr (REALIGNED) {
-                Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
             }
         }
     }

@@ -1,8 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/realigned.cuh"
-#include "normgen/team.cuh"
-#include "normgen/windows/windows.cuh"
-
 constexpr int THREADS = 256;  // threads of a block
 constexpr int MIN_BLOCKS = 5;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 1;  // threads of a thread group
@@ -93,7 +88,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
             if (row < rows) {
                 Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
                 // results
-                Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
@@ -111,15 +105,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
                         }
                         if (live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                            if constexpr (REALIGNED) y_packed[item] = packed;
-                            else
-                                Layout::store_vector(
-                                    y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+                            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                                packed);
                         }
                     }
-                }
-                if constexpr (REALIGNED) {
-                    Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
                 }
             }
         }

@@ -1,7 +1,3 @@
-#include "normgen/cooperative.cuh"
-#include "normgen/programmatic.cuh"
-#include "normgen/realigned.cuh"
-
 constexpr int THREADS = 256;  // threads of a block
 constexpr int MIN_BLOCKS = 3;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 512;  // threads of a thread group
@@ -49,7 +45,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
     CooperativeRow<MEMBERS, THREADS, 1> exchange(scratch, words, published, row, home);
     int side = 0;
-    [[maybe_unused]] constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
     unsigned char* const x_pipeline = smem;
@@ -108,12 +103,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
         {
             const int lane = again;
-            // results
-            Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
-            // no load may pass a store: what rows share is loaded for some vectors together
-            constexpr int TOGETHER = LATE
-                ? vectors_together<THREADS, MIN_BLOCKS, VEC, ITEMS>(HELD * (int(sizeof(x_t))),
-                int(sizeof(w_t))) : ITEMS;
+            // results no load may pass a store: what rows share is loaded for some vectors together
+            constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC,
+                ITEMS>(HELD * (int(sizeof(x_t))), int(sizeof(w_t)));
 #pragma unroll
             for (int first = 0; first < ITEMS; first += TOGETHER) {
                 const int end = first + TOGETHER < ITEMS ? first + TOGETHER : ITEMS;
@@ -121,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 for (int item = first; item < end; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        if constexpr (LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                        w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     }
                 }
 #pragma unroll
@@ -143,16 +135,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                         }
                         if (live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                            if constexpr (REALIGNED) y_packed[item] = packed;
-                            else
-                                Layout::store_vector(
-                                    y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+                            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                                packed);
                         }
                     }
                 }
-            }
-            if constexpr (REALIGNED) {
-                Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
             }
             if (live && lane == 0) {
                 store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

@@ -1,7 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/rows/shares.cuh"
-#include "normgen/rows/streamed.cuh"
-
 constexpr int THREADS = 256;  // threads of a block
 constexpr int MIN_BLOCKS = 2;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 256;  // threads of a thread group
@@ -10,9 +6,6 @@ constexpr int VEC = 1;  // elements of a vector
 constexpr int LENGTH = 1;  // elements of a row
 constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-// the level that a launch passes over, where blocks share a row; after the last: none
-constexpr int LAUNCH = 0;
-constexpr bool STAGED = true;  // whether later passes read a copy in shared memory
 // whether the kernel starts before the one ahead of it ends, and waits by itself
 constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
@@ -47,8 +40,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     using Layout = StreamedRow<VEC, LENGTH, REALIGNED>;
     __shared__ Exchange<THREADS, THREADS, 1> exchange;
     int side = 0;
-    // the levels that this launch passes over: all, or one where blocks share a row; the last launch none
-    constexpr int FIRST = MEMBERS > 1 ? LAUNCH : 0, LAST = MEMBERS > 1 ? LAUNCH : 1;
     // vectors that a thread asks for together: more of narrow ones, so that as many bytes are on their way
     [[maybe_unused]] constexpr int UNROLLED = MEMBERS > 1 && VEC <= 2 ? 8 : 4;
     const int member = int(block_number<BACKWARDS>() % MEMBERS);
@@ -60,84 +51,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         [[maybe_unused]] constexpr bool live = true;
         const Shares<MEMBERS, 1> shares{published, row};
-        if constexpr (MEMBERS > 1 && FIRST == 0) {
-            const auto ask_for = [&](index_t row) {
-#pragma unroll UNROLLED
-                for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
-                    Layout::ask(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
-                }
-            };
-            if (row + blocks_per_segment < rows) ask_for(row + blocks_per_segment);
-        }
 
         // exchange 1: sum[D](x^2)
         float sum_x2 = 0.f;
-        if constexpr (FIRST <= 0) {
 #pragma unroll UNROLLED
-            for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
-                Vector<x_t, VEC, REALIGNED> x_words;
-                x_words = Layout::load(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
-                if constexpr (STAGED) {
-                    Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item,
-                        Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)));
-                }
-                float x[VEC];
-                unpack(Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
+        for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+            Vector<x_t, VEC, REALIGNED> x_words;
+            x_words = Layout::load(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
+            Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item,
+                Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)));
+            float x[VEC];
+            unpack(Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    if (Layout::beyond(item, column + i)) continue;
-                    sum_x2 += square(x[i]);
-                }
+            for (int i = 0; i < VEC; ++i) {
+                if (Layout::beyond(item, column + i)) continue;
+                sum_x2 += square(x[i]);
             }
-        } else {
-            shares.take<0, Sum>(sum_x2);
         }
         Team<Sum>::reduce(exchange, side, sum_x2);
-        if constexpr (LAST == 0) shares.leave<0>(member, sum_x2);
         const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
         const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
-        if constexpr (LAST == 1) {
-            // results
-            constexpr int TOGETHER = vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0,
-                (REALIGNED ? 2 : 1) * (int(sizeof(w_t)) + int(sizeof(x_t))));
-            // where rows begin anywhere a warp stores together
-            const int leader = REALIGNED ? lane - int(threadIdx.x) % 32 : lane;
+        // results
+        constexpr int TOGETHER =
+            vectors_together<THREADS, MIN_BLOCKS, VEC, 4>(0, 1 * (int(sizeof(w_t)) + int(sizeof(x_t))));
+        const int leader = lane;
 #pragma unroll 1
-            for (int first = 0; (first * TEAM + leader) * VEC < LENGTH; first += TOGETHER) {
-                Vector<w_t, VEC> w_words[TOGETHER];
-                Vector<x_t, VEC, REALIGNED> x_words[TOGETHER];
+        for (int first = 0; (first * TEAM + leader) * VEC < LENGTH; first += TOGETHER) {
+            Vector<w_t, VEC> w_words[TOGETHER];
+            Vector<x_t, VEC, REALIGNED> x_words[TOGETHER];
 #pragma unroll
-                for (int k = 0; k < TOGETHER; ++k) {
-                    const int item = first + k, column = (item * TEAM + lane) * VEC;
-                    if (column >= LENGTH) continue;
-                    w_words[k] = Layout::load_aligned(w_ptr, column);
-                    if constexpr (STAGED) {
-                        x_words[k] = Layout::whole(Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item));
-                    } else {
-                        x_words[k] = Layout::load(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
-                    }
-                }
-#pragma unroll
-                for (int k = 0; k < TOGETHER; ++k) {
-                    const int item = first + k, column = (item * TEAM + lane) * VEC;
-                    if ((item * TEAM + leader) * VEC >= LENGTH) continue;
-                    [[maybe_unused]] const bool live = !REALIGNED || column < LENGTH;
-                    float w[VEC];
-                    unpack(w_words[k], w);
-                    float x[VEC];
-                    unpack(Layout::cut_out(x_words[k], x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
-                    float y_out[VEC];
-#pragma unroll
-                    for (int i = 0; i < VEC; ++i) {
-                        y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
-                    }
-                    Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), column, pack<y_t>(y_out));
-                }
+            for (int k = 0; k < TOGETHER; ++k) {
+                const int item = first + k, column = (item * TEAM + lane) * VEC;
+                if (column >= LENGTH) continue;
+                w_words[k] = Layout::load_aligned(w_ptr, column);
+                x_words[k] = Layout::whole(Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item));
             }
-            if (live && lane == 0) {
-                store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+#pragma unroll
+            for (int k = 0; k < TOGETHER; ++k) {
+                const int item = first + k, column = (item * TEAM + lane) * VEC;
+                if ((item * TEAM + leader) * VEC >= LENGTH) continue;
+                [[maybe_unused]] const bool live = !REALIGNED || column < LENGTH;
+                float w[VEC];
+                unpack(w_words[k], w);
+                float x[VEC];
+                unpack(Layout::cut_out(x_words[k], x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
+                float y_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+                }
+                Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), column, pack<y_t>(y_out));
             }
+        }
+        if (live && lane == 0) {
+            store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         }
     }
 }

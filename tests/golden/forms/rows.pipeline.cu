@@ -1,8 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/row_pipeline.cuh"
-#include "normgen/rows/cluster_l2_hints.cuh"
-#include "normgen/team.cuh"
-
 constexpr int THREADS = 256;  // threads of a block
 constexpr int MIN_BLOCKS = 4;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 1;  // threads of a thread group
@@ -13,8 +8,6 @@ constexpr int LENGTH = 1;  // elements of a row
 constexpr int STAGES = 8;  // stages of a multistage pipeline
 constexpr int UNTAGGED = 0;  // blocks or rows whose reads half of the second-level cache holds; 0: no hints
 constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool RELOAD = false;  // whether a row is read again from the pipeline
-constexpr bool LATE = true;  // whether what rows share is loaded after what they do not
 constexpr bool BULK = false;  // whether rows arrive by bulk copies
 // whether the kernel starts before the one ahead of it ends, and waits by itself
 constexpr bool PROGRAMMATIC = false;
@@ -47,20 +40,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
-    __shared__ arrival_t landed[BULK ? STAGES : 1];
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
-
-    // where rows arrive as slices, one per block: this block's slice
-    const int start = Layout::column(0, lane - int(threadIdx.x));
-    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
-    int parity = 0;
-    if constexpr (BULK) {
-        if (threadIdx.x == 0) open_arrivals(landed, STAGES);
-    }
 
     // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
     // own slots
@@ -73,19 +57,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const auto fill_stage = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
-        if constexpr (BULK) {
-            if (threadIdx.x != 0) return;
-            if (first >= rows || slice <= 0) {
-                return bulk_commit();
-            }
-            const index_t row = first;
-            expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            hints.copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
-                x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
-                &landed[stage], row, rows);
-            return bulk_commit();
-        }
-        if constexpr (REALIGNED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
             x_pipeline_t::fill(x_pipeline, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
@@ -104,31 +75,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     int stage = 0;
     // what all rows of this block share
     Vector<w_t, VEC> w_words[ITEMS];
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if constexpr (!LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-        }
-    }
 
     for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
         [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
 
-        if constexpr (!BULK) async_wait<STAGES - 1>();
-        else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        if constexpr (REALIGNED) __syncwarp();  // lanes read what others copied
+        async_wait<STAGES - 1>();
         Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
+                x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
             }
         }
-        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
-        if constexpr (!RELOAD && !BULK) fill_stage(stage);
+        Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
+        fill_stage(stage);
 
         // exchange 1: sum[D](x^2)
         float sum_x2 = 0.f;
@@ -137,10 +99,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
-                if constexpr (RELOAD) {
-                    Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
-                }
                 unpack(x_words[item], x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -152,24 +110,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         Team<Sum>::reduce(exchange, side, sum_x2);
         const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
         const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
-        if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
-            fill_stage(stage);
-        }
 
         // results
-        Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float w[VEC];
-                if constexpr (LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack(w_words[item], w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
-                if constexpr (RELOAD) {
-                    Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
-                }
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float y_out[VEC];
@@ -179,30 +129,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 }
                 if (live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                    if constexpr (REALIGNED) y_packed[item] = packed;
-                    else
-                        Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
-                            packed);
+                    Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
                 }
             }
-        }
-        if constexpr (REALIGNED) {
-            Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
         }
         if (live && lane == 0) {
             store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         }
-        if constexpr (RELOAD) {
-            if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
-            fill_stage(stage);
-        }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
-        if (stage == 0) parity ^= 1;
-    }
-
-    if constexpr (UNTAGGED > 0) {  // what was tagged last may leave the cache like anything else
-        for (index_t row = hints.first(unit, step, rows); row < rows - UNTAGGED; row += step) {
-            hints.demote<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
-        }
     }
 }

@@ -1,7 +1,3 @@
-#include "normgen/l2_hints.cuh"
-#include "normgen/programmatic.cuh"
-#include "normgen/realigned.cuh"
-
 constexpr int THREADS = 128;  // threads of a block
 constexpr int MIN_BLOCKS = 1;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 1;  // threads of a thread group
@@ -12,7 +8,6 @@ constexpr int LENGTH = 1;  // elements of a row
 constexpr int UNTAGGED = 0;  // blocks or rows whose reads half of the second-level cache holds; 0: no hints
 constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-constexpr bool LATE = false;  // whether what rows share is loaded after what they do not
 // whether the kernel starts before the one ahead of it ends, and waits by itself
 constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
@@ -70,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (!LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
     if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
@@ -100,50 +95,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const float mean_x2_plus_eps = eps + sum_x2 * (1.f / float(size_D));
     const float rstd = rsqrtf(mean_x2_plus_eps);  // rmsnorm.norm:8
 
-    // in-place results: a thread's words hold elements of its neighbour
-    if constexpr (REALIGNED && TEAM <= 32) __syncwarp();
     // results
-    Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
-    // no load may pass a store: what rows share is loaded for some vectors together
-    constexpr int TOGETHER = LATE
-        ? vectors_together<THREADS, MIN_BLOCKS, VEC, ITEMS>(ITEMS * (int(sizeof(x_t))), int(sizeof(w_t)))
-        : ITEMS;
 #pragma unroll
-    for (int first = 0; first < ITEMS; first += TOGETHER) {
-        const int end = first + TOGETHER < ITEMS ? first + TOGETHER : ITEMS;
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            float w[VEC];
+            unpack(w_words[item], w);
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack(x_words[item], x);
+            float y_out[VEC];
 #pragma unroll
-        for (int item = first; item < end; ++item) {
-            const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                if constexpr (LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            for (int i = 0; i < VEC; ++i) {
+                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+            }
+            if (live) {
+                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
             }
         }
-#pragma unroll
-        for (int item = first; item < end; ++item) {
-            const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                float w[VEC];
-                unpack(w_words[item], w);
-                float x[VEC];
-                keep_packed(x_words[item]);
-                unpack(x_words[item], x);
-                float y_out[VEC];
-#pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
-                }
-                if (live) {
-                    const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                    if constexpr (REALIGNED) y_packed[item] = packed;
-                    else
-                        Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
-                            packed);
-                }
-            }
-        }
-    }
-    if constexpr (REALIGNED) {
-        Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
     }
     if (live && lane == 0) {
         store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);

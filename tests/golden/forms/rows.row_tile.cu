@@ -1,7 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/rows/row_tile.cuh"
-#include "normgen/team.cuh"
-
 constexpr int THREADS = 128;  // threads of a block
 constexpr int MIN_BLOCKS = 16;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 1;  // threads of a thread group
@@ -10,7 +6,6 @@ constexpr int VEC = 1;  // elements of a vector
 constexpr int ITEMS = 1;  // vectors of a thread
 constexpr int LENGTH = 1;  // elements of a row
 constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-constexpr bool LATE = true;  // whether what rows share is loaded after what they do not
 // whether the kernel starts before the one ahead of it ends, and waits by itself
 constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
@@ -64,13 +59,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     // what this thread reads beside the staged rows
     Vector<x_t, VEC> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if constexpr (!LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-        }
-    }
 
     async_wait<0>();
     __syncthreads();  // lanes read what others copied
@@ -109,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             float w[VEC];
-            if constexpr (LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             unpack(w_words[item], w);
             float x[VEC];
             keep_packed(x_words[item]);

@@ -1,8 +1,3 @@
-#include "normgen/partials.cuh"
-#include "normgen/programmatic.cuh"
-#include "normgen/rows/word_aligned.cuh"
-#include "normgen/team.cuh"
-
 constexpr int THREADS = 256;  // threads of a block
 constexpr int MIN_BLOCKS = 2;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 64;  // threads of a thread group
@@ -160,10 +155,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         const float mean_w_dy_x_rstd3 = sum_w_dy_x * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
-        if constexpr (TEAM <= 32) {
-            // all vectors are cut out of the row's first word; in larger groups the exchange ensures it
-            __syncwarp();
-        }
         dy_pipeline_t::join(dy_pipeline, stage, lane, misalignment);
         x_pipeline_t::join(x_pipeline, stage, lane, misalignment);
         __syncwarp();
@@ -205,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     float* const gather = reinterpret_cast<float*>(smem);
     {
         float* const partial = dw_sum_partial + unit * partial_pitch(LENGTH);
-        if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
+        __syncthreads();  // the pipeline, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -215,25 +206,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     const int at = WordAligned::column(item, lane, i, misalignment);
                     if (at >= LENGTH) continue;
                     const float sum = dw_sum[item * VEC + i];
-                    if constexpr (TEAMS == 1) {
-                        if (dw_ptr) {
-                            store_scalar<ACCUMULATE>(dw_ptr + at, sum);
-                        } else store_partial<LENGTH>(partial, at, sum);
-                    } else gather[team * LENGTH + at] = sum;
+                    gather[team * LENGTH + at] = sum;
                 }
             }
         }
-        if constexpr (TEAMS > 1) {
-            __syncthreads();
-            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
-                float sum = 0.f;
-                for (int other = 0; other < TEAMS; ++other) {
-                    sum += gather[other * LENGTH + column];
-                }
-                if (dw_ptr) {
-                    store_scalar<ACCUMULATE>(dw_ptr + column, sum);
-                } else store_partial<LENGTH>(partial, column, sum);
+        __syncthreads();
+        for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+            float sum = 0.f;
+            for (int other = 0; other < TEAMS; ++other) {
+                sum += gather[other * LENGTH + column];
             }
+            if (dw_ptr) {
+                store_scalar<ACCUMULATE>(dw_ptr + column, sum);
+            } else store_partial<LENGTH>(partial, column, sum);
         }
     }
 }

@@ -1,6 +1,3 @@
-#include "normgen/cooperative.cuh"
-#include "normgen/programmatic.cuh"
-
 constexpr int THREADS = 256;  // threads of a block
 // whether the kernel starts before the one ahead of it ends, and waits by itself
 constexpr bool PROGRAMMATIC = false;

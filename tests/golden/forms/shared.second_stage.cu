@@ -1,6 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/second_stage.cuh"
-
 constexpr int THREADS = 512;  // threads of a block
 constexpr int LENGTH = 1;  // elements of a row
 constexpr int TILE = 8;  // columns of a tile of the kernel that combines partials

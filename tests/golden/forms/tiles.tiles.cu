@@ -1,6 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/tiles/tiles.cuh"
-
 constexpr int THREADS = 256;  // threads of a block
 constexpr int MIN_BLOCKS = 4;  // blocks per multiprocessor that registers are to be there for
 constexpr int VEC = 1;  // elements of a vector

@@ -1,6 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/windows/windows.cuh"
-
 constexpr int THREADS = 64;  // threads of a block
 constexpr int VEC = 1;  // elements of a vector
 // whether the kernel starts before the one ahead of it ends, and waits by itself

@@ -1,7 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/tiles/tiles.cuh"
-#include "normgen/windows/windows.cuh"
-
 constexpr int THREADS = 32;  // threads of a block
 constexpr int MIN_BLOCKS = 24;  // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 1;  // threads of a thread group

@@ -1,7 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/tiles/tiles.cuh"
-#include "normgen/windows/pixels.cuh"
-
 constexpr int THREADS = 64;  // threads of a block
 constexpr int MIN_BLOCKS = 16;  // blocks per multiprocessor that registers are to be there for
 constexpr int PLANE = 49;  // places of an image that a block has at once

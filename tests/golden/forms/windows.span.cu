@@ -1,6 +1,3 @@
-#include "normgen/programmatic.cuh"
-#include "normgen/windows/windows.cuh"
-
 constexpr int THREADS = 64;  // threads of a block
 constexpr int VEC = 1;  // elements of a vector
 constexpr int HALO = 2;  // places that a window reaches to either side of a block's own

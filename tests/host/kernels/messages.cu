@@ -1,4 +1,4 @@
-// Two blocks whose warps send each of them a number, six times, through two halves in turn.
+// Two blocks whose warps send each of them a number, six times, through two halves in whose.
 extern "C" __global__ void messages(const float* x, float* y) {
   __shared__ float place[2][4];
   __shared__ unsigned long long arrival[2];
@@ -11,18 +11,18 @@ extern "C" __global__ void messages(const float* x, float* y) {
   }
   normgen_cluster_arrive();
   normgen_cluster_wait();
-  for (int turn = 0; turn < 6; turn++) {
-    const int half = turn % 2;
+  for (int whose = 0; whose < 6; whose++) {
+    const int half = whose % 2;
     float* const mine = &place[half][rank * 2 + threadIdx.x / 32];
     __syncwarp();
     if (lane < 2) {
-      *normgen_remote_shared(mine, lane) = x[turn * 4 + rank * 2 + threadIdx.x / 32];
+      *normgen_remote_shared(mine, lane) = x[whose * 4 + rank * 2 + threadIdx.x / 32];
       normgen_sent();
     }
-    normgen_await_sent(arrival + half, turn / 2 % 2);
+    normgen_await_sent(arrival + half, whose / 2 % 2);
     if (threadIdx.x == 0) normgen_expect(arrival + half);  // E0
     float sum = 0.f;
     for (int from = 0; from < 4; from++) sum += place[half][from];
-    y[(turn * 2 + rank) * 64 + threadIdx.x] = sum;
+    y[(whose * 2 + rank) * 64 + threadIdx.x] = sum;
   }
 }

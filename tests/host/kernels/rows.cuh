@@ -25,10 +25,10 @@ __device__ __forceinline__ void load_row(float (&row)[EACH][WIDTH], const T* __r
   for (int i = 0; i < EACH; i++) {
     const int c = i * THREADS + threadIdx.x;
     if (c < VECTORS) {
-      Pack pack;
-      pack.words = *reinterpret_cast<const uint4*>(from + c * WIDTH);
+      Pack loaded;
+      loaded.words = *reinterpret_cast<const uint4*>(from + c * WIDTH);
 #pragma unroll
-      for (int j = 0; j < WIDTH; j++) row[i][j] = float(pack.items[j]);
+      for (int j = 0; j < WIDTH; j++) row[i][j] = float(loaded.items[j]);
     } else {
 #pragma unroll
       for (int j = 0; j < WIDTH; j++) row[i][j] = 0.f;
@@ -41,10 +41,10 @@ __device__ __forceinline__ void store_row(T* __restrict__ to, const float (&row)
   for (int i = 0; i < EACH; i++) {
     const int c = i * THREADS + threadIdx.x;
     if (c < VECTORS) {
-      Pack pack;
+      Pack loaded;
 #pragma unroll
-      for (int j = 0; j < WIDTH; j++) pack.items[j] = T(row[i][j]);
-      __stcs(reinterpret_cast<uint4*>(to + c * WIDTH), pack.words);
+      for (int j = 0; j < WIDTH; j++) loaded.items[j] = T(row[i][j]);
+      __stcs(reinterpret_cast<uint4*>(to + c * WIDTH), loaded.words);
     }
   }
 }
