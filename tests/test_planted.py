@@ -173,14 +173,14 @@ FAULTS = [
     Fault(
         "a kernel that may start early does not wait",
         "templates/rows/registers.cu.jinja",
-        "{% if not kernel.channel %}\n    programmatic_wait<PROGRAMMATIC>();",
-        "{% if not kernel.channel %}",
+        "{% if PROGRAMMATIC %}\n    programmatic_wait();\n{% endif %}\n{% endif %}\n{% if tagged %}",
+        "{% endif %}\n{% if tagged %}",
         "tests/codegen/test_exponentials_of_infinities.py",
         "rows and warp",
     ),
     Fault(
         "the parity of an exchange in a cluster",
-        "templates/device/team.cuh",
+        "templates/device/cluster.cuh",
         "await_sent(arrival, side / 2);",
         "await_sent(arrival, 0);",
         "tests/codegen/test_clusters.py",
@@ -205,7 +205,7 @@ FAULTS = [
     Fault(
         "an exchange of words does not wait for the kernels ahead of it",
         "templates/ranks/peer_memory.cu",
-        "    programmatic_wait<PROGRAMMATIC>();",
+        "    if constexpr (PROGRAMMATIC) programmatic_wait();",
         "",
         "tests/runtime/test_words.py",
         "in_its_memory and adding",

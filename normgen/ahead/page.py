@@ -1,5 +1,4 @@
-"""The page of a call: its kernels one after the other, behind the device functions that they call, as they are
-compiled."""
+"""The page of a call: its kernels as they are compiled, behind the device functions that they call."""
 
 from __future__ import annotations
 

@@ -142,6 +142,11 @@ class KernelText:
             return True
         return prod(int(self.given[name]) for name in span.split(" * ")) % int(self.given["VEC"]) == 0
 
+    @property
+    def realigned(self) -> bool:
+        """Whether rows of a launch begin anywhere in a word of memory, and end within a vector."""
+        return self.given is None or bool(self.given["REALIGNED"])
+
     def any_wanted(self, results: Iterable[str]) -> bool:
         """Whether a launch wants one of these results."""
         return any(self.wants[name] for name in results)

@@ -14,7 +14,7 @@ import pickle
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -23,13 +23,17 @@ from normgen.cache_results import kept
 HEAD = "// Device functions come first.\n"
 _INCLUDE = re.compile(r'^#include "normgen/([^"]+)"\n', re.MULTILINE)
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*|^ *#.*(?:\\\n.*)*', re.MULTILINE)
-_WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")  # not a member, `moments.mean`
+_WORD = re.compile(
+    r"(?<![\w.])(?<!->)(?<!\w::)(?<!>::)[A-Za-z_]\w*"
+)  # no member: `moments.mean`, `Layout::has`
 _TEMPLATE = re.compile(r"template <(?:[^<>()]|<[^<>]*>|\([^()]*\))*>\s*")
 _TYPE = re.compile(r"(?:struct(?: alignas\([^{]*\))?|enum|using) (\w+)")
 _CONSTANT = re.compile(r"(?<=[\w,] )(\w+) = ")
 _FUNCTION = re.compile(r"(\w+)(?:<\w+>)?\(")
 # What CUDA's own headers have. A declaration for one of the types is needed where that type is.
-_ELEMENT = re.compile(r"__half|__nv_bfloat16|__nv_fp8_e4m3|__nv_fp8_e5m2")
+_ELEMENTS = frozenset(("__half", "__nv_bfloat16", "__nv_fp8_e4m3", "__nv_fp8_e5m2"))
+_ELEMENT = re.compile("|".join(_ELEMENTS))
+_REFERENCE = re.compile(r"\b([A-Z]\w*)(?:<[^()]*?>)?& ")
 _OF_CUDA = (
     ("cuda_bf16.h", re.compile(r"__nv_bfloat16\w*|__\w*bfloat16\w*")),
     ("cuda_fp16.h", re.compile(r"__half2?|__\w*half\w*")),
@@ -42,14 +46,15 @@ class Declaration:
     """A declaration of a file, or several between `#if` and `#endif`.
 
     `section`: the comment that its section begins with; `text`: with the comment above it; `names`: what it
-    declares; `words`: what it names; `elements`: the types of CUDA's headers that it is for.
+    declares; `words`: what it names; `needs`: types without which nobody calls it, those of CUDA's headers
+    and those that it takes by reference.
     """
 
     section: str
     text: str
     names: frozenset[str]
     words: frozenset[str]
-    elements: frozenset[str]
+    needs: frozenset[str]
 
 
 def inlined(text: str) -> str:
@@ -65,7 +70,7 @@ def functions_of(texts: Iterable[str]) -> str:
     while before < len(reached):
         before = len(reached)
         for place, each in enumerate(declarations()):
-            if place not in reached and each.names & named and each.elements <= named:
+            if place not in reached and each.names & named and each.needs <= named:
                 reached[place] = each
                 named |= each.words
     included = "".join(f"#include <{file}>\n" for file, word in _OF_CUDA if any(map(word.fullmatch, named)))
@@ -86,7 +91,9 @@ def declarations() -> tuple[Declaration, ...]:
     texts = {name: file_text(name) for name in files()}
 
     def parsed() -> bytes:
-        return pickle.dumps([each for name in _in_order(texts) for each in _parts(texts[name])])
+        found = [each for name in _in_order(texts) for each in _parts(texts[name])]
+        types = {*_ELEMENTS, *(name for each in found for name in each.names)}
+        return pickle.dumps([replace(each, needs=each.needs & types) for each in found])
 
     return tuple(
         pickle.loads(kept("functions", (_data("package/device_functions.py"), *texts.values()), parsed))
@@ -136,7 +143,8 @@ def _in_order(texts: Mapping[str, str]) -> Iterable[str]:
 
 
 def _parts(text: str) -> Iterator[Declaration]:
-    """The declarations of a file."""
+    """The declarations of a file: each ends where all braces are closed, and `#if` with them. `heads`: what
+    stands before the braces of each that is in `body`."""
     section, lead, body, heads = "", list[str](), list[str](), list[str]()
     begin = depth = conditions = 0
     for line in _INCLUDE.sub("", text).removeprefix("#pragma once\n").splitlines(keepends=True):
@@ -163,10 +171,10 @@ def _parts(text: str) -> Iterator[Declaration]:
 
 def _declaration(section: str, lead: Sequence[str], body: Sequence[str], heads: Sequence[str]) -> Declaration:
     names = frozenset(name for head in heads for name in _names(head))
-    elements = frozenset(_ELEMENT.findall("".join(heads)))
-    text = "".join(body)
-    assert names and len(elements) < 2, text
-    return Declaration(section, "".join((*lead, text)), names, words_of(text), elements)
+    head, text = "".join(heads), "".join(body)
+    needs = frozenset((*_ELEMENT.findall(head), *_REFERENCE.findall(head))) - names
+    assert names and len(needs & _ELEMENTS) < 2, text
+    return Declaration(section, "".join((*lead, text)), names, words_of(text), needs)
 
 
 def _names(head: str) -> Iterable[str]:
@@ -174,7 +182,7 @@ def _names(head: str) -> Iterable[str]:
     plain = _TEMPLATE.sub("", head, count=1).strip()
     if found := _TYPE.match(plain):
         return (found[1],)
-    if plain.startswith("constexpr"):
+    if plain.startswith(("constexpr", "[[maybe_unused]] constexpr")):
         return _CONSTANT.findall(plain)
     found = _FUNCTION.search(plain)
     assert found is not None, head

@@ -17,7 +17,6 @@ from normgen.ahead.interface import scalars
 from normgen.ahead.made import made_package
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Launch, LaunchPlan
-from normgen.package.device_functions import included
 from normgen.package.records import PassRecord
 from normgen.runtime.planning.made import plan_made
 from tests.ahead import programs
@@ -25,8 +24,8 @@ from tests.ahead.agreement import Call, Shape, launcher, shapes
 from tests.ahead.standalone import Launched
 from tests.kinds import of_all
 
-# Of device functions, those in which blocks wait for one another.
-WAITING = frozenset(("cooperative.cuh", "resident/resident.cuh"))
+# Device functions in which blocks wait for one another.
+WAITING = re.compile(r"\b(?:CooperativeRow|SegmentExchange|MomentsExchange)<")
 STREAM = 0x77
 SCRATCH = 1 << 46
 
@@ -60,7 +59,7 @@ def sizes_of(plan: LaunchPlan) -> dict[str, int]:
 
 def needed(cases: Cases) -> int:
     """How many multiprocessors a device must have: as many as planned for where a kernel has blocks wait."""
-    waits = any(WAITING & {*included(text.source)} for text in cases.kernels)
+    waits = any(WAITING.search(text.source) for text in cases.kernels)
     return cases.device.multiprocessors if waits else 0
 
 

@@ -122,10 +122,14 @@ def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tupl
 
 
 class Some(Constants):
-    """Constants of some launch: whatever is asked for is there, wanted, or 4. It has what was asked for."""
+    """Constants of some launch: whatever is asked for is there, wanted, or 4, and a row has one block."""
+
+    def __init__(self) -> None:
+        for name in CONSTANTS:
+            self[name]  # templates read a copy
 
     def __missing__(self, key: str) -> int | bool | str:
-        known: dict[str, int | str] = {"CLUSTER": 1, "offset_t": "int", "index_t": "int"}
+        known: dict[str, int | str] = {"CLUSTER": 1, "MEMBERS": 1, "offset_t": "int", "index_t": "int"}
         said = meaning(key.replace(" ", ""), ())
         return self.setdefault(key, known.get(key, said.startswith("whether") or 4))
 
@@ -135,10 +139,7 @@ class Some(Constants):
 
 def source_of(form: FormRecord) -> str:
     """The text of a form for some launch, in which every operand is there and wanted."""
-    given = Some()
-    for name in CONSTANTS:
-        given[name]  # templates read a copy
-    return form.text(given)
+    return form.text(Some())
 
 
 def with_source(form: FormRecord, source: str) -> FormRecord:

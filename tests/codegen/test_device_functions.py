@@ -64,7 +64,7 @@ def test_every_declaration_compiles_with_what_it_names() -> None:
         pytest.skip(str(missing))
     lines = dict[str, None]()
     for number, each in enumerate(declarations()):
-        text = functions_of([" ".join((*each.names, *each.elements))])
+        text = functions_of([" ".join((*each.names, *each.needs))])
         lines[f"namespace of_{number} {{\n{INCLUDES.sub('', text)}}}\n"] = None
     whole = "".join(("#include <cuda_bf16.h>\n#include <cuda_fp8.h>\n", *lines))
     shim = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]

@@ -17,9 +17,8 @@ from normgen.package.device_functions import file_text, files, inlined
 # What a kernel with shared memory `smem` and arguments x, y, n and word does, and its instructions in order.
 # Registers of 32 bits are R, those of 64 D.
 PROBES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "wait": ("programmatic_wait<true>();", ("griddepcontrol.wait;",)),
-    "launch": ("programmatic_launch<true>();", ("griddepcontrol.launch_dependents;",)),
-    "no_wait": ("programmatic_wait<false>(); programmatic_launch<false>();", ()),
+    "wait": ("programmatic_wait();", ("griddepcontrol.wait;",)),
+    "launch": ("programmatic_launch();", ("griddepcontrol.launch_dependents;",)),
     "tell": ("tell_word((tagged_t*)x, n);", ("st.relaxed.sys.global.b64 [D], D;",)),
     "look": ("y[0] = look_word((tagged_t*)x);", ("ld.relaxed.sys.global.b64 D, [D];",)),
     "clock": ("y[0] = nanoseconds();", ("mov.u64 D, %globaltimer;",)),
@@ -71,11 +70,10 @@ PROBES: dict[str, tuple[str, tuple[str, ...]]] = {
             "ld.global.L2::cache_hint.v4.u32 {R, R, R, R}, [D], D;",
         ),
     ),
-    "load": ("*(uint4*)y = NoL2Hints().load_word((uint4*)x);", ("ld.global.v4.u32 {R, R, R, R}, [D];",)),
     "store_of_8": ("store_whole((uint2*)y, *(uint2*)smem);", ("st.global.v2.u32 [D], {R, R};",)),
-    "store": ("store_word<false>((uint4*)y, *(uint4*)smem);", ("st.global.v4.u32 [D], {R, R, R, R};",)),
+    "store": ("store_word((uint4*)y, *(uint4*)smem);", ("st.global.v4.u32 [D], {R, R, R, R};",)),
     "store_first_out": (
-        "store_word<true>((uint4*)y, *(uint4*)smem);",
+        "store_word_first_out((uint4*)y, *(uint4*)smem);",
         ("st.global.cs.v4.u32 [D], {R, R, R, R};",),
     ),
     "rank": ("y[0] = cluster_rank();", ("mov.u32 R, %cluster_ctarank;",)),

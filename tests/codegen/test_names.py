@@ -30,7 +30,7 @@ from tests.strategies import well_typed_specs
 
 
 def spelled_in(names: Names, text: str) -> str:
-    return names.text(text, (), {}, Some()).split("\n\n", 1)[1].strip()
+    return names.text(text, (), {}, Some()).rpartition("\n\n")[2].strip()
 
 
 def test_names_give_way() -> None:

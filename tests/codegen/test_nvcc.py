@@ -165,7 +165,7 @@ def test_rows_move_sixteen_bytes_at_a_time_in_single_precision(kernel: Kernel) -
         assert not found["copy"]
     assert re.search(r"st\.global(\.cs)?\.v4\.u32", ptx)
     # what is narrower: scalars of the row, partials of column sums, and what blocks leave of a row they share
-    narrow = kernel.direction == "backward" or "LAUNCH" in launch_of(kernel).source
+    narrow = kernel.direction == "backward" or "Shares<" in launch_of(kernel).source
     assert set(found["load"]) <= ({16, 4} if narrow else {16})
     # one block of all rows stores gradients of gains, element by element
     finished = {2} if kernel.direction == "backward" and kernel.form == "pipeline" else set()

@@ -3,7 +3,7 @@
 // (or NVRTC with -default-device and -I for CUDA's headers).
 
 // The kernels:
-//   rmsnorm_forward_registers: line 1043
+//   rmsnorm_forward_registers: line 374
 
 // Device functions come first.
 #include <cuda_bf16.h>
@@ -11,6 +11,106 @@
 // ---- Functions of one element -------------------------------------------------------------------
 
 __device__ __forceinline__ float square(float x) { return x * x; }
+
+// ---- Thread groups (team): the threads that share a row ----------------------------------------
+// A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
+// cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
+// barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread
+// writes a half again only after the barrier of the exchange in between, which every reader of that
+// half has passed.
+
+struct Sum {
+    static constexpr float START = 0.f;
+    static constexpr bool REPEATABLE = false;  // adding a value twice changes the result
+    static __device__ __forceinline__ float apply(float a, float b) { return a + b; }
+};
+
+template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(float value) {
+#pragma unroll
+    for (int distance = LANES / 2; distance > 0; distance /= 2) {
+        value = Op::apply(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    }
+    return value;
+}
+
+// What a warp contributes to an exchange.
+template <int VALUES> struct Given {
+    float value[VALUES];
+    __device__ __forceinline__ float operator[](int which) const { return value[which]; }
+};
+
+// Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
+template <int THREADS_OF_GROUP, int THREADS, int VALUES> struct Exchange {
+    static constexpr int TEAM = THREADS_OF_GROUP;
+    static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
+    Given<VALUES> slot[2][WARPS];
+
+    // A thread's number in its group.
+    static __device__ __forceinline__ int lane() { return int(threadIdx.x) % TEAM; }
+};
+
+// Contributes the values of each warp to an exchange: to one side of the scratch.
+template <int TEAM, int THREADS, int VALUES, class... Float>
+__device__ __forceinline__ void hand_in(
+    Exchange<TEAM, THREADS, VALUES>& exchange, int side, Float... value) {
+    if (threadIdx.x % 32 == 0) exchange.slot[side][threadIdx.x / 32] = Given<VALUES>{value...};
+}
+
+// Waits for the contributions of all warps of the group.
+template <int TEAM, int THREADS, int VALUES>
+__device__ __forceinline__ const Given<VALUES>* hand_out(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
+    constexpr int WARPS = TEAM / 32;
+    const auto* slot = exchange.slot[side];
+    __syncthreads();
+    side ^= 1;
+    return slot + threadIdx.x / 32 / WARPS * WARPS;
+}
+
+// Combines the values of every warp in a fixed order, each by its operation; every thread gets the
+// results.
+template <int WARPS, class... Op, class Slot, class... Float>
+__device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) {
+    const auto combine = [&](const Slot& theirs) {
+        int which = 0;
+        ((value = Op::apply(value, theirs[which++])), ...);
+    };
+    int which = 0;
+    if constexpr (WARPS <= 4) {
+        const Slot first = slot[0];
+        ((value = first[which++]), ...);
+#pragma unroll
+        for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
+    } else {
+        // each lane takes some warps, then lanes are reduced: fewer registers than one warp after
+        // the other
+        constexpr int LANES = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
+        const int taken = threadIdx.x % LANES;
+        const Slot own = slot[taken < WARPS ? taken : 0];
+        ((value = own[which++]), ...);
+        if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
+#pragma unroll
+        for (int first = LANES; first < WARPS; first += LANES) {
+            const int warp = first + taken;
+            if (WARPS % LANES == 0 || warp < WARPS) combine(slot[warp]);
+        }
+        ((value = lanes_reduce<LANES, Op>(value)), ...);
+    }
+}
+
+// reduce(exchange, side, a, b, ...): replaces every value by its reduction over the thread group,
+// one operation each, in one exchange.
+template <class... Op> struct Team {
+    template <class Scratch, class... Float>
+    static __device__ __forceinline__ void reduce(Scratch& exchange, int& side, Float&... value) {
+        constexpr int TEAM = Scratch::TEAM;
+        if constexpr (TEAM <= 32) {
+            ((value = lanes_reduce<TEAM, Op>(value)), ...);
+        } else {
+            hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
+            warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
+        }
+    }
+};
 
 // ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
 // Values are float inside a kernel; an element type exists only between memory and registers.
@@ -130,50 +230,35 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
 }
 
 // Loads have no cache hints except where rows are many (`L2Hints`), and stores none except in
-// clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
-// L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
-// have left.
-struct NoL2Hints {
-    template <class W> __device__ __forceinline__ W load_word(const W* address) const {
-        return *address;
-    }
-};
-
-template <int N, class T, class L2Hints = NoL2Hints>
-__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const L2Hints& hints = {}) {
+// clusters. Streaming hints (L1::no_allocate, st.global.cs) would make every line of L2 the first to
+// go: once L2 is full of such lines, a kernel runs in the little room that others have left.
+template <int N, class T> __device__ __forceinline__ Vector<T, N> load_vector(const T* address) {
     using V = Vector<T, N>;
     V vector;
     const auto* words = reinterpret_cast<const typename V::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = hints.load_word(words + i);
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = words[i];
     return vector;
 }
 
 // One store: the compiler would split that of a vector whose elements it has in registers of their
-// own. FIRST_OUT: L2 evicts the line first.
-template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
+// own.
+__device__ __forceinline__ void store_word(uint4* address, uint4 word) {
 #if defined(NORMGEN_HOST)
     *address = word;
 #else
-    if constexpr (FIRST_OUT) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
-                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
-    } else {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
-    }
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
 #endif
 }
 
-template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) {
-    *address = word;
-}
+template <class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
 
-template <bool FIRST_OUT = false, class T, int N>
+template <class T, int N>
 __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
     auto* words = reinterpret_cast<typename Vector<T, N>::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
+    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word(words + i, vector.word[i]);
 }
 
 template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scalar(T* address, float value) {
@@ -181,356 +266,26 @@ template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scala
     *address = from_float<T>(value);
 }
 
-// ---- Asynchronous copies from global to shared memory -------------------------------------------
-// Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies
-// is all the synchronisation there is. Vectors of more than 16 bytes lie in planes of 16, which
-// keeps the threads of a warp on different banks.
+// ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
-// ---- Bulk copies: a run of bytes requested by one thread and counted by an mbarrier where it lands 
-// For rows that are read from shared memory again in every pass, where a thread's own copies would
-// take registers that it needs. (Where rows stay in registers, a thread's own copies are better.)
-// On the host they are the thread's own asynchronous copies, for which all wait.
-using arrival_t = unsigned long long;
+__device__ __forceinline__ int clamped(int value, int most) { return value < 0 ? 0 : value < most ? value : most; }
 
-// Initialises mbarriers, by one thread of the block. Others may wait after a barrier.
-__device__ __forceinline__ void open_arrivals(arrival_t* arrival, int count) {
-#if defined(NORMGEN_HOST)
-    normgen_open_arrivals(arrival, count);
-    normgen_arrivals_fence();
-#elif __CUDA_ARCH__ >= 900
-    const unsigned int first = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-    for (int k = 0; k < count; ++k) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(first + 8 * k) : "memory");
+// Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each.
+template <int TEAM, int N, int ITEMS_OF_THREAD, int LENGTH> struct RowPlaces {
+    static constexpr int ITEMS = ITEMS_OF_THREAD, ELEMENTS = LENGTH, VECTOR = N;
+    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    static constexpr int VECTORS = (LENGTH + N - 1) / N;
+
+    // The column at which a thread's `item`-th vector begins.
+    static __device__ __forceinline__ int column(int item, int lane) { return (item * TEAM + lane) * N; }
+    // Whether that vector lies in the row. Mostly known at compile time.
+    static __device__ __forceinline__ bool has(int item, int lane, int) {
+        return (item + 1) * TEAM <= VECTORS || item * TEAM + lane % TEAM < VECTORS;
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-
-// Expects so many more bytes, by one thread. Bytes that arrived earlier are counted too.
-__device__ __forceinline__ void expect_bytes(arrival_t* arrival, int bytes) {
-#if defined(NORMGEN_HOST)
-    normgen_expect(arrival);
-#elif __CUDA_ARCH__ >= 900
-    const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mine), "r"(bytes) : "memory");
-#endif
-}
-
-// Whether the phase of this parity has completed; waits for it a while. In a cluster, what other
-// blocks wrote is then visible too.
-template <bool CLUSTER> __device__ __forceinline__ bool has_arrived(arrival_t* arrival, int parity) {
-#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
-    const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-    unsigned int done;
-    if constexpr (CLUSTER) {
-        asm volatile(
-            "{\n.reg .pred complete;\n"
-            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%1], %2;\n"
-            "selp.u32 %0, 1, 0, complete;\n}" : "=r"(done) : "r"(mine), "r"(parity) : "memory");
-    } else {
-        asm volatile(
-            "{\n.reg .pred complete;\n"
-            "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
-            "selp.u32 %0, 1, 0, complete;\n}" : "=r"(done) : "r"(mine), "r"(parity) : "memory");
-    }
-    return done;
-#else
-    return true;
-#endif
-}
-
-// ---- Clusters: blocks that run together and write to each other's shared memory -----------------
-// A thread group of several blocks is a cluster, from sm_90 on. Elsewhere no schedule makes one.
-
-__device__ __forceinline__ int cluster_rank() {
-#if defined(NORMGEN_HOST)
-    return int(normgen_cluster_rank());
-#else
-    int rank = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#endif
-    return rank;
-#endif
-}
-
-// A condition that the compiler cannot prove. It would move loads of read-only memory from before a
-// barrier to behind it, so that none is in flight while blocks wait for each other; or move the
-// arrival at a barrier behind all that the loads are used for. It moves neither past a branch.
-#if !defined(NORMGEN_HOST)
-__device__ __forceinline__ bool always() { return gridDim.x != 0; }
-#endif
-
-// Cluster barrier in two steps: what a thread did to mbarriers before it arrives is visible after
-// the wait. Arriving orders no other memory, so it need not wait for loads in flight.
-__device__ __forceinline__ void cluster_arrive() {
-#if defined(NORMGEN_HOST)
-    normgen_cluster_arrive();
-#elif __CUDA_ARCH__ >= 900
-    if (always()) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void cluster_wait() {
-#if defined(NORMGEN_HOST)
-    normgen_cluster_wait();
-#elif __CUDA_ARCH__ >= 900
-    if (always()) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-// The address of the same variable in the shared memory of another block of the cluster (mapa).
-template <class T> __device__ __forceinline__ T* in_block(T* shared, int rank) {
-#if defined(NORMGEN_HOST)
-    return normgen_remote_shared(shared, rank);
-#else
-    T* remote = shared;
-#if __CUDA_ARCH__ >= 900
-    asm("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(shared), "r"(rank));
-#endif
-    return remote;
-#endif
-}
-
-// Stores values to the same place in the shared memory of another block (st.async), up to four at a
-// time, counted by its mbarrier. Cheaper than a barrier of the whole cluster.
-template <int N>
-__device__ __forceinline__ void send_to_block(
-    float (&place)[N], const float (&value)[N], arrival_t* arrival, int rank) {
-#if defined(NORMGEN_HOST)
-    float* const remote = in_block(&place[0], rank);
-    for (int i = 0; i < N; ++i) remote[i] = value[i];
-#elif __CUDA_ARCH__ >= 900
-    unsigned int there, counted;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(there)
-        : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(&place[0]))), "r"(rank));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(counted)
-        : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(arrival))), "r"(rank));
-    if constexpr (N == 1) {
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
-                     ::"r"(there), "f"(value[0]), "r"(counted) : "memory");
-    } else if constexpr (N == 2) {
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-                     ::"r"(there), "f"(value[0]), "f"(value[1]), "r"(counted) : "memory");
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            asm volatile(
-                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
-                "[%0], {%1, %2, %3, %4}, [%5];"
-                :
-                : "r"(there + 4 * i), "f"(value[i]), "f"(value[i + 1]), "f"(value[i + 2]), "f"(value[i + 3]),
-                  "r"(counted)
-                : "memory");
-        }
-    }
-#endif
-}
-
-// Ends a message. (Nothing to do on a device, where the mbarrier counts every value.)
-__device__ __forceinline__ void end_message() {
-#if defined(NORMGEN_HOST)
-    normgen_sent();
-#endif
-}
-
-// Waits until all that was sent to this block has arrived.
-__device__ __forceinline__ void await_sent(arrival_t* arrival, int parity) {
-#if defined(NORMGEN_HOST)
-    normgen_await_sent(arrival, parity);
-#else
-    while (!has_arrived<true>(arrival, parity)) {}
-#endif
-}
-
-// ---- Thread groups (team): the threads that share a row ----------------------------------------
-// A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
-// cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
-// barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread
-// writes a half again only after the barrier of the exchange in between, which every reader of that
-// half has passed.
-
-struct Sum {
-    static constexpr float START = 0.f;
-    static constexpr bool REPEATABLE = false;  // adding a value twice changes the result
-    static __device__ __forceinline__ float apply(float a, float b) { return a + b; }
-};
-
-template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(float value) {
-#pragma unroll
-    for (int distance = LANES / 2; distance > 0; distance /= 2) {
-        value = Op::apply(value, __shfl_xor_sync(0xffffffffu, value, distance));
-    }
-    return value;
-}
-
-// The number of this block. BACKWARDS: blocks that run first have the last rows, which the kernel
-// before may have left in L2.
-template <bool BACKWARDS> __device__ __forceinline__ unsigned int block_number() {
-    return BACKWARDS ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-}
-
-// The number of this thread's group, and its lane in it. (Blocks of a cluster have neighbouring
-// numbers either way.)
-template <int TEAM, int THREADS, bool BACKWARDS, class Index>
-__device__ __forceinline__ Index team_of_thread() {
-    if constexpr (TEAM > THREADS) return Index(block_number<BACKWARDS>()) / (TEAM / THREADS);
-    return Index(block_number<BACKWARDS>()) * (THREADS / TEAM) + threadIdx.x / TEAM;
-}
-
-template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
-    if constexpr (TEAM > THREADS) return cluster_rank() * THREADS + int(threadIdx.x);
-    return int(threadIdx.x) % TEAM;
-}
-
-// The number of this unit: a block, or a cluster.
-template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
-    if constexpr (TEAM > THREADS) return Index(blockIdx.x) / (TEAM / THREADS);
-    return Index(blockIdx.x);
-}
-
-// The number of units of the grid.
-template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index units_together() {
-    if constexpr (TEAM > THREADS) return Index(gridDim.x) / (TEAM / THREADS);
-    return Index(gridDim.x);
-}
-
-// What a warp contributes to an exchange.
-template <int VALUES, bool CLUSTER> struct Given {
-    float value[VALUES];
-    __device__ __forceinline__ float operator[](int which) const { return value[which]; }
-};
-
-// In a cluster it is padded to one message, or to several whole ones.
-template <int VALUES> struct alignas(VALUES == 1 ? 4 : VALUES == 2 ? 8 : 16) Given<VALUES, true> {
-    static constexpr int PLACES = VALUES > 2 ? (VALUES + 3) / 4 * 4 : VALUES;
-    float value[PLACES];
-    __device__ __forceinline__ float operator[](int which) const { return value[which]; }
-};
-
-// Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
-template <int TEAM, int THREADS, int VALUES, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
-    static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
-    Given<VALUES, false> slot[2][WARPS];
-};
-
-// In a cluster: one entry per warp of the cluster, and mbarriers. A half is used again after the
-// exchange in between, to which every warp contributes only when it has read that half.
-template <int TEAM, int THREADS, int VALUES> struct Exchange<TEAM, THREADS, VALUES, true> {
-    static constexpr int WARPS = TEAM / 32;
-    Given<VALUES, true> slot[2][WARPS];
-    arrival_t arrival[2];
-};
-
-// Bytes that a cluster's exchange delivers to each block.
-template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * int(sizeof(Given<VALUES, true>));
-
-// Opens exchanges, ahead of loads where possible: blocks of a cluster initialise their mbarriers.
-template <int TEAM, int THREADS, int VALUES>
-__device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES>& exchange) {
-    if constexpr (TEAM > THREADS) {
-        if (threadIdx.x == 0) {
-            open_arrivals(exchange.arrival, 2);
-            for (int half = 0; half < 2; ++half) {
-                expect_bytes(&exchange.arrival[half], DELIVERED<TEAM, VALUES>);
-            }
-        }
-        cluster_arrive();
-    }
-}
-
-// After `open_exchange`: waits until every block of the cluster runs and may be sent to.
-template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange() {
-    if constexpr (TEAM > THREADS) cluster_wait();
-}
-
-// Contributes the values of each warp to an exchange: to one side of the scratch.
-template <int TEAM, int THREADS, int VALUES, class... Float>
-__device__ __forceinline__ void hand_in(
-    Exchange<TEAM, THREADS, VALUES>& exchange, int side, Float... value) {
-    const int lane = threadIdx.x % 32;
-    if constexpr (TEAM > THREADS) {
-        // `side` counts modulo 4: the half, and the parity of its mbarrier
-        auto& place = exchange.slot[side % 2][lane_of_team<TEAM, THREADS>() / 32];
-        arrival_t* const arrival = &exchange.arrival[side % 2];
-        __syncwarp();  // what other lanes did before comes before what a receiver does after
-        if (lane < TEAM / THREADS) {
-            const Given<VALUES, true> given{value...};  // as many every time
-            send_to_block(place.value, given.value, arrival, lane);
-            end_message();
-        }
-    } else {
-        if (lane == 0) exchange.slot[side][threadIdx.x / 32] = Given<VALUES, false>{value...};
-    }
-}
-
-// Waits for the contributions of all warps of the group.
-template <int TEAM, int THREADS, int VALUES>
-__device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
-    Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
-    if constexpr (TEAM > THREADS) {
-        const int half = side % 2;
-        arrival_t* const arrival = &exchange.arrival[half];
-        await_sent(arrival, side / 2);
-        // Re-arms the mbarrier of this half. (Bytes that are sent before they are expected are
-        // counted, but wake waiting threads in vain.)
-        if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
-        side = (side + 1) % 4;
-        return exchange.slot[half];
-    } else {
-        constexpr int WARPS = TEAM / 32;
-        const auto* slot = exchange.slot[side];
-        __syncthreads();
-        side ^= 1;
-        return slot + threadIdx.x / 32 / WARPS * WARPS;
-    }
-}
-
-// Combines the values of every warp in a fixed order, each by its operation; every thread gets the
-// results.
-template <int WARPS, class... Op, class Slot, class... Float>
-__device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) {
-    const auto combine = [&](const Slot& theirs) {
-        int which = 0;
-        ((value = Op::apply(value, theirs[which++])), ...);
-    };
-    int which = 0;
-    if constexpr (WARPS <= 4) {
-        const Slot first = slot[0];
-        ((value = first[which++]), ...);
-#pragma unroll
-        for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
-    } else {
-        // each lane takes some warps, then lanes are reduced: fewer registers than one warp after
-        // the other
-        constexpr int LANES = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
-        const int taken = threadIdx.x % LANES;
-        const Slot own = slot[taken < WARPS ? taken : 0];
-        ((value = own[which++]), ...);
-        if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
-#pragma unroll
-        for (int first = LANES; first < WARPS; first += LANES) {
-            const int warp = first + taken;
-            if (WARPS % LANES == 0 || warp < WARPS) combine(slot[warp]);
-        }
-        ((value = lanes_reduce<LANES, Op>(value)), ...);
-    }
-}
-
-// reduce(exchange, side, a, b, ...): replaces every value by its reduction over the thread group,
-// one operation each, in one exchange.
-template <class... Op> struct Team {
-    template <int TEAM, int THREADS, int VALUES, class... Float>
-    static __device__ __forceinline__ void reduce(
-        Exchange<TEAM, THREADS, VALUES>& exchange, int& side, Float&... value) {
-        if constexpr (TEAM <= 32) {
-            ((value = lanes_reduce<TEAM, Op>(value)), ...);
-        } else {
-            hand_in(exchange, side, lanes_reduce<32, Op>(value)...);
-            warps_reduce<TEAM / 32, Op...>(hand_out(exchange, side), value...);
-        }
+    // Elements of the row that a warp of the group has.
+    static __device__ __forceinline__ int elements_of_warp(int warp) {
+        constexpr int RUN = 32 * N, ROUNDS = LENGTH / (TEAM * N);
+        return ROUNDS * RUN + clamped(LENGTH - (ROUNDS * TEAM + warp * 32) * N, RUN);
     }
 };
 
@@ -558,14 +313,13 @@ using word_t = unsigned long long;
 // holds, nothing is tagged.
 template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
     static constexpr unsigned int TAGGED_ABOVE = 4 * UNTAGGED;  // units, at most
+    static constexpr unsigned int BLOCKS = TEAM > THREADS ? TEAM / THREADS : 1;  // of a unit
     unsigned long long priority = 0;
     bool tags, last;
 
     __device__ __forceinline__ L2Hints()
-        : tags(units_together<TEAM, THREADS, unsigned>() > TAGGED_ABOVE),
-          last(
-              tags && unit_of_block<TEAM, THREADS, unsigned>()
-                  >= units_together<TEAM, THREADS, unsigned>() - UNTAGGED) {
+        : tags(gridDim.x / BLOCKS > TAGGED_ABOVE),
+          last(tags && blockIdx.x / BLOCKS >= gridDim.x / BLOCKS - UNTAGGED) {
 #if !defined(NORMGEN_HOST)
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
@@ -607,438 +361,15 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
     }
 };
 
-// Without hints, where they do not pay.
-template <int TEAM, int THREADS> struct L2Hints<0, TEAM, THREADS> : NoL2Hints {
-    static constexpr bool last = false;
-    template <int LENGTH, class T> __device__ __forceinline__ void demote(const T*, int) const {}
-};
-
-// ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
-
-// Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
-// a cluster each block has a contiguous slice of the row.
-// REALIGNED: each warp has a slice, so that neighbours in the row are neighbours in the warp.
-// EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
-// is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
-// This takes fewer predicates, but not always less time: a schedule chooses it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
-struct RowPlaces {
-    static constexpr bool CLUSTER = TEAM > THREADS;
-    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    static constexpr int BLOCKS = CLUSTER ? TEAM / THREADS : 1;
-    static constexpr int VECTORS = (LENGTH + N - 1) / N;
-    static constexpr int LAST = VECTORS - 1;
-    static constexpr int SHARE = (VECTORS + BLOCKS * 32 - 1) / (BLOCKS * 32) * 32;
-    // vectors of a block
-    static constexpr int SLICE = EVEN && CLUSTER && SHARE < ITEMS * THREADS ? SHARE : ITEMS * THREADS;
-    static constexpr int WARPS = TEAM / LANES;
-    // of a warp, where those have slices
-    static constexpr int OWN = EVEN ? (VECTORS + WARPS - 1) / WARPS : ITEMS * LANES;
-    static constexpr int ELEMENTS = LENGTH, VECTOR = N;
-
-    // The column at which a thread's `item`-th vector begins.
-    static __device__ __forceinline__ int column(int item, int lane) {
-        if constexpr (REALIGNED && EVEN) return (lane / LANES * OWN + item * LANES + lane % LANES) * N;
-        if constexpr (REALIGNED) return ((lane / LANES * ITEMS + item) * LANES + lane % LANES) * N;
-        if constexpr (CLUSTER) return (lane / THREADS * SLICE + item * THREADS + lane % THREADS) * N;
-        return (item * TEAM + lane) * N;
-    }
-    // Whether that vector lies in the row. Mostly known at compile time.
-    static __device__ __forceinline__ bool has(int item, int lane, int column) {
-        if constexpr (ITEMS * TEAM == VECTORS) return true;
-        if constexpr (REALIGNED) {
-            constexpr int FEWEST = VECTORS - (WARPS - 1) * OWN;  // of a slice: the last
-            return (item + 1) * LANES <= FEWEST || (item * LANES + lane % LANES < OWN && column < LENGTH);
-        }
-        constexpr int WIDTH = CLUSTER ? THREADS : TEAM, OF_BLOCK = CLUSTER ? SLICE : VECTORS;
-        return ((item + 1) * WIDTH <= OF_BLOCK || item * WIDTH + lane % WIDTH < OF_BLOCK)
-            && (BLOCKS * OF_BLOCK == VECTORS || column < LENGTH);
-    }
-    // The number of a vector among its thread's, in rows that are REALIGNED.
-    static __device__ __forceinline__ constexpr int item_of(int vector) { return vector % OWN / LANES; }
-    // Elements of the row that a warp of the group has.
-    static __device__ __forceinline__ int elements_of_warp(int warp) {
-        constexpr int RUN = 32 * N;
-        if constexpr (REALIGNED) {
-            return clamped(LENGTH - warp * OWN * N, OWN * N);
-        } else if constexpr (CLUSTER) {
-            const int slice = clamped(LENGTH - warp / (THREADS / 32) * SLICE * N, SLICE * N);
-            return slice / (THREADS * N) * RUN
-                + clamped(slice % (THREADS * N) - warp % (THREADS / 32) * RUN, RUN);
-        } else {
-            constexpr int ROUNDS = LENGTH / (TEAM * N);
-            return ROUNDS * RUN + clamped(LENGTH - (ROUNDS * TEAM + warp * 32) * N, RUN);
-        }
-    }
-    static __device__ __forceinline__ int clamped(int value, int most) {
-        return value < 0 ? 0 : value < most ? value : most;
-    }
-};
-
-// ---- Programmatic dependent launch: a kernel is started while the one before it ends ------------
-// A kernel launched with the attribute may start once every block of the kernel before it has
-// called programmatic_launch or has ended. Three rules make that safe, whatever runs before and
-// after:
-//
-// - A kernel waits before its first access to global memory, reads and writes alike. The wait ends
-//   when the kernels before have ended and their writes are visible. A thread that touches no
-//   memory need not wait, but in every grid some thread does: so a kernel does not end before those
-//   ahead of it have, and waiting for the one before is waiting for all.
-// - A kernel lets the next one start only after its own wait. So nothing but the kernel just before
-//   is still running when a kernel starts, also where that is one of another library that reads its
-//   own weights before it waits.
-//
-// - A kernel loads from memory by ordinary loads alone. Those of memory that nobody writes while the
-//   kernel lives (ld.global.nc: __ldg, and what `const` with `__restrict__` becomes) may be moved
-//   above the wait, and be answered from lines that were fetched before it. A kernel that starts
-//   early lives while the one before it writes.
-//
-// Weights are not read before the wait, either: the kernel before may have computed them, and even
-// one that never calls programmatic_launch may have ended without its writes being visible yet.
-//
-// Without the attribute both functions do nothing: the kernel before has then ended.
-
-template <bool PROGRAMMATIC> __device__ __forceinline__ void programmatic_wait() {
-#if defined(NORMGEN_HOST)
-    if constexpr (PROGRAMMATIC) normgen_wait_for_earlier();
-#elif __CUDA_ARCH__ >= 900
-    if constexpr (PROGRAMMATIC) asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets blocks of the next kernel start as this kernel's blocks end. Called early where blocks are
-// persistent, so that the second-stage reduction is resident when they end; after the stores where
-// a block has one row.
-template <bool PROGRAMMATIC> __device__ __forceinline__ void programmatic_launch() {
-#if defined(NORMGEN_HOST)
-    if constexpr (PROGRAMMATIC) normgen_let_next_start();
-#elif __CUDA_ARCH__ >= 900
-    if constexpr (PROGRAMMATIC) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
-// Memory is read and written in aligned words of 16 bytes. A row of 5119 16-bit elements may begin
-// at any of the eight elements of a word. Its vectors are still those from a multiple of N of the
-// row on: a vector is cut out of the words around it, and a word of results is put together with
-// those of the thread before. So everything between loads and stores, and every bit of the results,
-// is the same for all rows.
-//
-// `shift` counts the elements from the beginning of a word to the first of the row. Elements of
-// other rows are never written, and not needed. On a GPU those before the row are read, since they
-// lie in one word with its first element; those after the row are not, since memory may end there.
-//
-// A branch around each load would be expensive. So it is decided at compile time which of a
-// thread's vectors may be at an end of the row or of a warp's slice.
-
-template <class T> constexpr int ELEMENTS_OF_WORD = 16 / int(sizeof(T));
-
-template <class T> __device__ __forceinline__ int shift_of(const T* row) {
-    return int(reinterpret_cast<unsigned long long>(row) % 16) / int(sizeof(T));
-}
-
-// Moves parts of 4 bytes towards the first or the last, by WHOLE parts and so many `bits` (funnel
-// shifts).
-template <class T, int WHOLE, int FROM, int TO>
-__device__ __forceinline__ void move_down(
-    const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
+template <int N, class T, class Hints>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Hints& hints) {
+    using V = Vector<T, N>;
+    V vector;
+    const auto* words = reinterpret_cast<const typename V::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < TO; ++i) {
-        to[i] = sizeof(T) < 4 && i + WHOLE + 1 < FROM
-            ? __funnelshift_r(from[i + WHOLE], from[i + WHOLE + 1], bits)
-            : from[i + WHOLE];
-    }
-}
-
-template <class T, int WHOLE, int FROM, int TO>
-__device__ __forceinline__ void move_up(
-    const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
-    constexpr int LAST = FROM - TO - WHOLE;
-#pragma unroll
-    for (int i = 0; i < TO; ++i) {
-        to[i] = sizeof(T) < 4 ? __funnelshift_l(from[LAST + i - 1], from[LAST + i], bits) : from[LAST + i];
-    }
-}
-
-// The same by so many `bytes`, for all parts of several vectors. They are the same in the whole
-// thread group, so that one branch takes fewer instructions than a selection per part.
-template <class T, int COUNT, int FROM, int TO>
-__device__ __forceinline__ void move_all_down(
-    const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
-    const unsigned int bits = bytes % 4 * 8;
-    switch (bytes / 4) {
-        case 0:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_down<T, 0>(from[k], to[k], bits);
-            break;
-        case 1:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_down<T, 1>(from[k], to[k], bits);
-            break;
-        case 2:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_down<T, 2>(from[k], to[k], bits);
-            break;
-        default:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_down<T, 3>(from[k], to[k], bits);
-    }
-}
-
-template <class T, int COUNT, int FROM, int TO>
-__device__ __forceinline__ void move_all_up(
-    const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
-    const unsigned int bits = bytes % 4 * 8;
-    switch (bytes / 4) {
-        case 0:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_up<T, 0>(from[k], to[k], bits);
-            break;
-        case 1:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_up<T, 1>(from[k], to[k], bits);
-            break;
-        case 2:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_up<T, 2>(from[k], to[k], bits);
-            break;
-        default:
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) move_up<T, 3>(from[k], to[k], bits);
-    }
-}
-
-// The elements from `begin` to before `end` of a word, one by one; the others are zero.
-template <class T> __device__ __forceinline__ uint4 load_elements(const T* address, int begin, int end) {
-    using bits_t = typename Word<int(sizeof(T))>::type;
-    bits_t element[ELEMENTS_OF_WORD<T>];
-#pragma unroll
-    for (int i = 0; i < ELEMENTS_OF_WORD<T>; ++i) {
-        element[i] = i >= begin && i < end ? reinterpret_cast<const bits_t*>(address)[i] : bits_t(0);
-    }
-    uint4 word;
-    memcpy(&word, element, sizeof(word));
-    return word;
-}
-
-// The first `count` elements of a vector that begins where a word does; the others are zero.
-template <int N, class T>
-__device__ __forceinline__ Vector<T, N> load_first(const T* values, int count) {
-    Vector<T, N> vector;
-#pragma unroll
-    for (int w = 0; w < Vector<T, N>::WORDS; ++w) {
-        const int begin = w * ELEMENTS_OF_WORD<T>;
-        vector.word[w] = load_elements(values + begin, 0, count - begin);
-    }
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = hints.load_word(words + i);
     return vector;
 }
-
-// Stores the elements from `begin` to before `end` of a word. The first `apart` of them lie `distance`
-// further on.
-template <class T>
-__device__ __forceinline__ void store_elements(
-    T* address, const uint4& word, int begin, int end, int apart = 0, int distance = 0) {
-    using bits_t = typename Word<int(sizeof(T))>::type;
-    bits_t element[ELEMENTS_OF_WORD<T>];
-    memcpy(element, &word, sizeof(word));
-#pragma unroll
-    for (int i = 0; i < ELEMENTS_OF_WORD<T>; ++i) {
-        bits_t* const to = reinterpret_cast<bits_t*>(i < apart ? address + distance : address) + i;
-        if (i >= begin && i < end) *to = element[i];
-    }
-}
-
-// ---- Rows in memory: the loads and stores of a layout -------------------------------------------
-
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;
-    using Places::column;
-    using Places::LANES;
-    using Places::item_of;
-    using Places::LAST;
-
-    // Whether a thread's `item`-th vector may be the last of the row, or the last but `before`.
-    static __device__ __forceinline__ constexpr bool may_be_last(int item, int before = 0) {
-        return LAST < before || item == item_of(LAST - before);
-    }
-    // Whether a column of a thread's `item`-th vector lies beyond the end of the row.
-    static __device__ __forceinline__ bool beyond(int item, int column) {
-        return LENGTH % N > 0 && may_be_last(item) && column >= LENGTH;
-    }
-
-    // How many elements of a thread's `item`-th vector are the row's.
-    static __device__ __forceinline__ int elements_of(int item, int column) {
-        return beyond(item, column + N - 1) ? LENGTH - column : N;
-    }
-
-    // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
-    // more of it to rows in flight.
-    template <class T>
-    static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
-        ::store_vector<(TEAM > THREADS)>(address, vector);
-    }
-    // Loads a vector of a row: if REALIGNED, the words around it as far as they are the row's. The
-    // others are read by `load_ends`.
-    template <class T, class L2Hints = NoL2Hints>
-    static __device__ __forceinline__ Vector<T, N, REALIGNED> load_vector(
-        const T* row, int item, int lane, const L2Hints& hints = {}) {
-        if constexpr (REALIGNED) return load_words(row, item, lane, hints);
-        else return ::load_vector<N>(row + column(item, lane), hints);
-    }
-    template <class T, class L2Hints>
-    static __device__ __forceinline__ Vector<T, N, true> load_words(
-        const T* row, int item, int lane, const L2Hints& hints) {
-        constexpr int EACH = ELEMENTS_OF_WORD<T>;
-        const int begin = column(item, lane) - shift_of(row);
-        Vector<T, N, true> vector;
-#pragma unroll
-        for (int w = 0; w <= Vector<T, N>::WORDS; ++w) {
-            if (is_whole<T>(item, lane, begin + w * EACH)) {
-                vector.word[w] = hints.load_word(reinterpret_cast<const uint4*>(row + begin) + w);
-            } else vector.word[w] = {};
-        }
-        return vector;
-    }
-    // Whether a word of a vector, which begins at a column, may be read whole. On the host only the
-    // vector itself is read.
-    template <class T> static __device__ __forceinline__ bool is_whole(int item, int lane, int begin) {
-#if defined(NORMGEN_HOST)
-        return begin >= column(item, lane) && begin + ELEMENTS_OF_WORD<T> <= end_of(item, lane);
-#else
-        return !(may_be_last(item) || may_be_last(item, 1)) || begin + ELEMENTS_OF_WORD<T> <= LENGTH;
-#endif
-    }
-    static __device__ __forceinline__ int end_of(int item, int lane) {
-        const int end = column(item, lane) + N;
-        return end < LENGTH ? end : LENGTH;
-    }
-    // Reads the words in which a row ends.
-    template <class T>
-    static __device__ __forceinline__ void load_ends(
-        Vector<T, N, REALIGNED> (&vectors)[ITEMS], const T* row, int lane) {
-        if constexpr (REALIGNED) {
-            constexpr int EACH = ELEMENTS_OF_WORD<T>;
-            constexpr int WORDS = Vector<T, N>::WORDS;
-            const int shift = shift_of(row);
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int begin = column(item, lane) - shift;
-                if (is_whole<T>(item, lane, begin) && is_whole<T>(item, lane, begin + WORDS * EACH)) continue;
-#pragma unroll
-                for (int w = 0; w <= WORDS; ++w) {
-                    const int first = begin + w * EACH;
-                    if (is_whole<T>(item, lane, first)) continue;
-                    vectors[item].word[w] = load_elements(
-                        row + first, begin + shift - first, end_of(item, lane) - first);
-                }
-            }
-        }
-    }
-    // Realigns: moves the elements of a row's vectors to their front, once the words are there.
-    template <class T, int COUNT>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, REALIGNED> (&vectors)[COUNT], const T* row) {
-        if constexpr (REALIGNED) {
-            unsigned int part[COUNT][4 * Vector<T, N>::WORDS + 4], moved[COUNT][4 * Vector<T, N>::WORDS];
-#pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                memcpy(part[item], vectors[item].word, sizeof(part[item]));
-            }
-            move_all_down<T>(part, moved, shift_of(row) * int(sizeof(T)));
-#pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                memcpy(vectors[item].word, moved[item], sizeof(moved[item]));
-            }
-        }
-    }
-    template <class T>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, REALIGNED>& vector, const T* row) {
-        if constexpr (REALIGNED) {
-            Vector<T, N, REALIGNED> one[1] = {vector};
-            cut_out(one, row);
-            vector = one[0];
-        }
-    }
-
-    // A vector of an operand that rows share, which begins where a word does.
-    template <class T>
-    static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
-        const int first = column(item, lane);
-        if constexpr (LENGTH % N > 0) {
-            if (may_be_last(item) && first + N > LENGTH) return load_first<N>(values + first, LENGTH - first);
-        }
-        return ::load_vector<N>(values + first);
-    }
-
-    // Stores a thread's vectors of a row. By all threads of the warp; `live`: whether the thread
-    // has a row.
-    template <class T, int COUNT>
-    static __device__ __forceinline__ void store(
-        T* row, const Vector<T, N> (&vectors)[COUNT], int lane, bool live) {
-        if constexpr (REALIGNED) {
-            constexpr int WORDS = Vector<T, N>::WORDS;
-            const int place = lane % LANES;
-            const int shift = shift_of(row);
-            // the last word of the vector before, and the vector; the first lane of a slice gets
-            // that of the slice's last vector
-            unsigned int part[COUNT][4 * WORDS + 4];
-#pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                unsigned int handed[4];
-                memcpy(part[item] + 4, vectors[item].word, sizeof(Vector<T, N>));
-                memcpy(handed, &vectors[item].word[WORDS - 1], sizeof(handed));
-                const int before = item > 0 ? item - 1 : COUNT - 1;
-                if (place == LANES - 1) memcpy(handed, &vectors[before].word[WORDS - 1], sizeof(handed));
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    part[item][i] = __shfl_sync(0xffffffffu, handed[i], place + LANES - 1, LANES);
-                }
-            }
-            unsigned int moved[COUNT][4 * WORDS];
-            move_all_up<T>(part, moved, shift * int(sizeof(T)));
-#pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                Vector<T, N> vector;
-                memcpy(vector.word, moved[item], sizeof(moved[item]));
-                if (live && column(item, lane) < LENGTH) {
-                    store_words(row, vector, vectors[item], item, lane, shift);
-                }
-            }
-        }
-    }
-    // Stores a vector together with the end of the one before. The first lane of a slice has both
-    // its ends, in one word.
-    template <class T>
-    static __device__ __forceinline__ void store_words(
-        T* row, const Vector<T, N>& moved, const Vector<T, N>& vector, int item, int lane, int shift) {
-        constexpr int EACH = ELEMENTS_OF_WORD<T>;
-        constexpr int WORDS = Vector<T, N>::WORDS;
-        const int first = column(item, lane), begin = first - shift, end = end_of(item, lane);
-        const bool opens = item == 0 && lane % LANES == 0 && shift > 0;
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
-            const int at = begin + w * EACH;
-            const bool whole = !(w == 0 && opens) && (!may_be_last(item) || at + EACH <= LENGTH);
-            if (whole) store_word<(TEAM > THREADS)>(reinterpret_cast<uint4*>(row + at), moved.word[w]);
-            else if (!(w == 0 && opens)) store_elements(row + at, moved.word[w], 0, end - at);
-        }
-        if (opens) {
-            const int after = begin + ITEMS * LANES * N;  // where the next slice begins
-            store_elements(
-                row + begin, moved.word[0], after + shift < LENGTH ? 0 : shift, end - begin, shift,
-                after - begin);
-        }
-        if (may_be_last(item) && end == LENGTH && begin + N < LENGTH) {
-            // what moved out of the last vector of the row
-            unsigned int part[1][8] = {}, rest[1][4];
-            memcpy(part[0], &vector.word[WORDS - 1], 16);
-            move_all_up<T>(part, rest, shift * int(sizeof(T)));
-            uint4 word;
-            memcpy(&word, rest[0], sizeof(word));
-            store_elements(row + begin + N, word, 0, LENGTH - begin - N);
-        }
-    }
-};
 
 // ---- rmsnorm_forward_registers ------------------------------------------------------------------
 // grid (32768, 1, 1), block (128, 1, 1), 0 bytes of dynamic shared memory
@@ -1054,9 +385,6 @@ constexpr int LENGTH = 4096;  // elements of a row
 // blocks or rows whose reads half of the second-level cache holds; 0: no hints
 constexpr int UNTAGGED = 3840;
 constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = long long;
@@ -1084,16 +412,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
-    const int lane = lane_of_team<TEAM, THREADS>();
-    [[maybe_unused]] index_t row = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    const bool live = TEAMS == 1 || row < rows;
-    // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
-    // may be overwriting, and store nothing
-    if (!live) row = rows - 1;
-    open_exchange(exchange);
-    programmatic_wait<PROGRAMMATIC>();
-    static_assert(UNTAGGED == 0 || !BACKWARDS, "earlier blocks have earlier rows");
+    using Layout = RowPlaces<TEAM, VEC, ITEMS, LENGTH>;
+    const int lane = int(threadIdx.x) % TEAM;
+    [[maybe_unused]] index_t row = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
+    [[maybe_unused]] constexpr bool live = true;
     const L2Hints<UNTAGGED, TEAM, THREADS> hints;
 
     // what this thread reads of its row
@@ -1102,40 +424,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if (live)
-                x_words[item] =
-                    Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, hints);
-        }
+        if (live)
+            x_words[item] =
+                load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column, hints);
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-        }
+        w_words[item] = load_vector<VEC>(w_ptr + column);
     }
-    if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
-    Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
+
     if (hints.last) {  // what earlier blocks read may leave the cache again
         const index_t earlier = row - index_t(UNTAGGED) * TEAMS;
         hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(earlier, x_stride_rest), lane);
     }
-    join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[D](x^2)
     float sum_x2 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            float x[VEC];
-            unpack(x_words[item], x);
+        float x[VEC];
+        unpack(x_words[item], x);
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                if (Layout::beyond(item, column + i)) continue;
-                sum_x2 += square(x[i]);
-            }
+        for (int i = 0; i < VEC; ++i) {
+            sum_x2 += square(x[i]);
         }
     }
     Team<Sum>::reduce(exchange, side, sum_x2);
@@ -1146,25 +458,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            float w[VEC];
-            unpack(w_words[item], w);
-            float x[VEC];
-            keep_packed(x_words[item]);
-            unpack(x_words[item], x);
-            float y_out[VEC];
+        float w[VEC];
+        unpack(w_words[item], w);
+        float x[VEC];
+        keep_packed(x_words[item]);
+        unpack(x_words[item], x);
+        float y_out[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
-            }
-            if (live) {
-                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
-            }
+        for (int i = 0; i < VEC; ++i) {
+            y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+        }
+        if (live) {
+            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+            store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
         }
     }
     if (live && lane == 0) {
         store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

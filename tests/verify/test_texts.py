@@ -65,5 +65,5 @@ def test_texts_share_no_names_and_one_at_fault_is_one_line_with_its_place() -> N
 def test_a_fault_of_the_device_functions_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = "inline float broken() { return nothing; }\n"
     read_anew(monkeypatch, lambda name: broken)
-    with pytest.raises(TextFault, match="device functions, line 1"):
+    with pytest.raises(TextFault, match="device functions, line 3"):
         check_syntax({"first": f"{SOUND}// broken\nfloat other = broken();\n"})

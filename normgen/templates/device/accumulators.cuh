@@ -72,7 +72,7 @@ __device__ __forceinline__ PartMoments merged(const PartMoments& one, const Part
 // fourfold, the pivot moves to the mean so far. An error made about a poor pivot is then at most
 // four times what the true squares gain, so neither an unlucky first value nor a mean that is large
 // beside the deviation costs accuracy.
-constexpr unsigned int PIVOT_HOLDS = 4;
+[[maybe_unused]] constexpr unsigned int PIVOT_HOLDS = 4;
 
 struct ShiftedSums {
     float pivot = 0.f;

@@ -1,5 +1,6 @@
 #pragma once
 #include "normgen/async.cuh"
+#include "normgen/team.cuh"
 
 // ---- Clusters: blocks that run together and write to each other's shared memory -----------------
 // A thread group of several blocks is a cluster, from sm_90 on. Elsewhere no schedule makes one.
@@ -104,4 +105,69 @@ __device__ __forceinline__ void await_sent(arrival_t* arrival, int parity) {
 #else
     while (!has_arrived<true>(arrival, parity)) {}
 #endif
+}
+
+// ---- Exchanges of a cluster -----------------------------------------------------------------------
+
+// What a warp contributes, padded to one message, or to several whole ones.
+template <int VALUES> struct alignas(VALUES == 1 ? 4 : VALUES == 2 ? 8 : 16) Message {
+    static constexpr int PLACES = VALUES > 2 ? (VALUES + 3) / 4 * 4 : VALUES;
+    float value[PLACES];
+    __device__ __forceinline__ float operator[](int which) const { return value[which]; }
+};
+
+// One entry per warp of the cluster, and mbarriers. A half is used again after the exchange in
+// between, to which every warp contributes only when it has read that half.
+template <int THREADS_OF_GROUP, int THREADS, int VALUES> struct ClusterExchange {
+    static constexpr int TEAM = THREADS_OF_GROUP;
+    static constexpr int WARPS = TEAM / 32;
+    Message<VALUES> slot[2][WARPS];
+    arrival_t arrival[2];
+
+    // A thread's number in its group.
+    static __device__ __forceinline__ int lane() { return cluster_rank() * THREADS + int(threadIdx.x); }
+};
+
+// Bytes that an exchange delivers to each block.
+template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * int(sizeof(Message<VALUES>));
+
+// Opens exchanges, ahead of loads where possible: blocks initialise their mbarriers.
+template <int TEAM, int THREADS, int VALUES>
+__device__ __forceinline__ void open_exchange(ClusterExchange<TEAM, THREADS, VALUES>& exchange) {
+    if (threadIdx.x == 0) {
+        open_arrivals(exchange.arrival, 2);
+        for (int half = 0; half < 2; ++half) expect_bytes(&exchange.arrival[half], DELIVERED<TEAM, VALUES>);
+    }
+    cluster_arrive();
+}
+
+// After `open_exchange`: waits until every block of the cluster runs and may be sent to.
+__device__ __forceinline__ void join_exchange() { cluster_wait(); }
+
+template <int TEAM, int THREADS, int VALUES, class... Float>
+__device__ __forceinline__ void hand_in(
+    ClusterExchange<TEAM, THREADS, VALUES>& exchange, int side, Float... value) {
+    // `side` counts modulo 4: the half, and the parity of its mbarrier
+    const int lane = threadIdx.x % 32;
+    auto& place = exchange.slot[side % 2][exchange.lane() / 32];
+    arrival_t* const arrival = &exchange.arrival[side % 2];
+    __syncwarp();  // what other lanes did before comes before what a receiver does after
+    if (lane < TEAM / THREADS) {
+        const Message<VALUES> given{value...};  // as many every time
+        send_to_block(place.value, given.value, arrival, lane);
+        end_message();
+    }
+}
+
+template <int TEAM, int THREADS, int VALUES>
+__device__ __forceinline__ const Message<VALUES>* hand_out(
+    ClusterExchange<TEAM, THREADS, VALUES>& exchange, int& side) {
+    const int half = side % 2;
+    arrival_t* const arrival = &exchange.arrival[half];
+    await_sent(arrival, side / 2);
+    // Re-arms the mbarrier of this half. (Bytes that are sent before they are expected are counted,
+    // but wake waiting threads in vain.)
+    if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
+    side = (side + 1) % 4;
+    return exchange.slot[half];
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include "normgen/accumulators.cuh"
 #include "normgen/math.cuh"
+#include "normgen/places.cuh"
 #include "normgen/statistics.cuh"
 #include "normgen/team.cuh"
 
@@ -84,9 +85,9 @@ __device__ __forceinline__ int forgotten(int value) {
 
 // How often a block polls for partials before it helps. Blocks of the host run one after the other.
 #if defined(NORMGEN_HOST)
-constexpr int PATIENCE = 1;
+[[maybe_unused]] constexpr int PATIENCE = 1;
 #else
-constexpr int PATIENCE = 1000;
+[[maybe_unused]] constexpr int PATIENCE = 1000;
 #endif
 
 // Shared scratch of the warps of a block.
@@ -256,7 +257,7 @@ __device__ __forceinline__ Moments team_moments(
     using Rows = CooperativeRow<MEMBERS, THREADS, VALUES>;
     constexpr int WARPS = THREADS / 32, SLICE = Layout::SLICE * Layout::VECTOR;
     const auto elements_of = [](int member) {
-        return member < MEMBERS ? Layout::clamped(Layout::ELEMENTS - member * SLICE, SLICE) : 0;
+        return member < MEMBERS ? clamped(Layout::ELEMENTS - member * SLICE, SLICE) : 0;
     };
     const auto elements_of_warp = [&](int warp) {
         return warp < WARPS ? Layout::elements_of_warp(cooperative.slice * WARPS + warp) : 0;

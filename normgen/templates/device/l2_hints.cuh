@@ -1,5 +1,4 @@
 #pragma once
-#include "normgen/team.cuh"
 #include "normgen/vector.cuh"
 
 // ---- L2 eviction-priority hints for rows that are read once -------------------------------------
@@ -10,14 +9,13 @@
 // holds, nothing is tagged.
 template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
     static constexpr unsigned int TAGGED_ABOVE = 4 * UNTAGGED;  // units, at most
+    static constexpr unsigned int BLOCKS = TEAM > THREADS ? TEAM / THREADS : 1;  // of a unit
     unsigned long long priority = 0;
     bool tags, last;
 
     __device__ __forceinline__ L2Hints()
-        : tags(units_together<TEAM, THREADS, unsigned>() > TAGGED_ABOVE),
-          last(
-              tags && unit_of_block<TEAM, THREADS, unsigned>()
-                  >= units_together<TEAM, THREADS, unsigned>() - UNTAGGED) {
+        : tags(gridDim.x / BLOCKS > TAGGED_ABOVE),
+          last(tags && blockIdx.x / BLOCKS >= gridDim.x / BLOCKS - UNTAGGED) {
 #if !defined(NORMGEN_HOST)
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
@@ -58,8 +56,13 @@ template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
 #endif
     }
 };
-// Without hints, where they do not pay.
-template <int TEAM, int THREADS> struct L2Hints<0, TEAM, THREADS> : NoL2Hints {
-    static constexpr bool last = false;
-    template <int LENGTH, class T> __device__ __forceinline__ void demote(const T*, int) const {}
-};
+
+template <int N, class T, class Hints>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Hints& hints) {
+    using V = Vector<T, N>;
+    V vector;
+    const auto* words = reinterpret_cast<const typename V::word_t*>(address);
+#pragma unroll
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = hints.load_word(words + i);
+    return vector;
+}

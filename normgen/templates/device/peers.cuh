@@ -23,10 +23,10 @@
 using tagged_t = unsigned long long;
 
 // Of a channel's counters. (Chunks taken, and blocks that are done, are counts of one launch.)
-constexpr int EPOCH = 0;
-constexpr int TAKEN = 1;
-constexpr int DONE = 2;
-constexpr int GIVEN_UP = 3;
+constexpr int AT_EPOCH = 0;
+constexpr int AT_TAKEN = 1;
+constexpr int AT_DONE = 2;
+constexpr int AT_GIVEN_UP = 3;
 
 constexpr unsigned NOTHING = 0x7fc00000u;  // NaN: what did not come
 
@@ -69,9 +69,9 @@ __device__ __forceinline__ long long nanoseconds() {
 // Whether a wait of this channel has ended, in any block.
 __device__ __forceinline__ bool has_given_up(unsigned* counters) {
 #if defined(NORMGEN_HOST)
-    return normgen_atomic_load(counters + GIVEN_UP) != 0;
+    return normgen_atomic_load(counters + AT_GIVEN_UP) != 0;
 #else
-    return *static_cast<volatile unsigned*>(counters + GIVEN_UP) != 0;
+    return *static_cast<volatile unsigned*>(counters + AT_GIVEN_UP) != 0;
 #endif
 }
 
@@ -93,13 +93,13 @@ template <int RANKS> struct Channel {
 
     // The epoch of this launch.
     __device__ __forceinline__ void begin() {
-        epoch = next_epoch(*static_cast<volatile unsigned*>(counters + EPOCH));
+        epoch = next_epoch(*static_cast<volatile unsigned*>(counters + AT_EPOCH));
     }
 
     // The next chunk for a block, the same for all its threads.
     __device__ __forceinline__ unsigned take(unsigned& shared) const {
         __syncthreads();
-        if (threadIdx.x == 0) shared = atomicAdd(counters + TAKEN, 1u);
+        if (threadIdx.x == 0) shared = atomicAdd(counters + AT_TAKEN, 1u);
         __syncthreads();
         return shared;
     }
@@ -155,7 +155,7 @@ template <int RANKS> struct Channel {
     // 1, and the place.
     template <int EACH>
     __device__ __forceinline__ void give_up(tagged_t (&words)[RANKS][EACH], long long first, int step) const {
-        if (atomicExch(counters + GIVEN_UP, 1u)) return;
+        if (atomicExch(counters + AT_GIVEN_UP, 1u)) return;
         tagged_t found = 0;
 #pragma unroll
         for (int from = RANKS - 1; from >= 0; --from) {
@@ -185,7 +185,7 @@ template <int RANKS> struct Channel {
             if (polls % POLLS) continue;
             if (has_given_up(counters)) return NOTHING;
             if (nanoseconds() - start > timeout) {
-                if (!atomicExch(counters + GIVEN_UP, 1u)) tell_word(fault, late(from, place));
+                if (!atomicExch(counters + AT_GIVEN_UP, 1u)) tell_word(fault, late(from, place));
                 return NOTHING;
             }
             __nanosleep(100);
@@ -198,9 +198,9 @@ template <int RANKS> struct Channel {
         __syncthreads();
         if (threadIdx.x != 0) return;
         __threadfence();
-        if (atomicAdd(counters + DONE, 1u) != gridDim.x - 1) return;
-        atomicExch(counters + TAKEN, 0u);
-        atomicExch(counters + DONE, 0u);
-        atomicExch(counters + EPOCH, epoch);
+        if (atomicAdd(counters + AT_DONE, 1u) != gridDim.x - 1) return;
+        atomicExch(counters + AT_TAKEN, 0u);
+        atomicExch(counters + AT_DONE, 0u);
+        atomicExch(counters + AT_EPOCH, epoch);
     }
 };

@@ -21,23 +21,23 @@
 // Weights are not read before the wait, either: the kernel before may have computed them, and even
 // one that never calls programmatic_launch may have ended without its writes being visible yet.
 //
-// Without the attribute both functions do nothing: the kernel before has then ended.
+// A kernel that is launched without the attribute calls neither: the kernel before has then ended.
 
-template <bool PROGRAMMATIC> __device__ __forceinline__ void programmatic_wait() {
+__device__ __forceinline__ void programmatic_wait() {
 #if defined(NORMGEN_HOST)
-    if constexpr (PROGRAMMATIC) normgen_wait_for_earlier();
+    normgen_wait_for_earlier();
 #elif __CUDA_ARCH__ >= 900
-    if constexpr (PROGRAMMATIC) asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 // Lets blocks of the next kernel start as this kernel's blocks end. Called early where blocks are
 // persistent, so that the second-stage reduction is resident when they end; after the stores where
 // a block has one row.
-template <bool PROGRAMMATIC> __device__ __forceinline__ void programmatic_launch() {
+__device__ __forceinline__ void programmatic_launch() {
 #if defined(NORMGEN_HOST)
-    if constexpr (PROGRAMMATIC) normgen_let_next_start();
+    normgen_let_next_start();
 #elif __CUDA_ARCH__ >= 900
-    if constexpr (PROGRAMMATIC) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include "normgen/first_out.cuh"
 #include "normgen/places.cuh"
 #include "normgen/vector.cuh"
 
@@ -129,15 +130,24 @@ __device__ __forceinline__ void store_elements(
     }
 }
 
-// ---- Rows in memory: the loads and stores of a layout -------------------------------------------
+// ---- Misaligned rows in memory: the loads and stores of a layout --------------------------------
 
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;
+template <bool FIRST_OUT> __device__ __forceinline__ void store_word_of(uint4* address, uint4 word) {
+    if constexpr (FIRST_OUT) store_word_first_out(address, word);
+    else store_word(address, word);
+}
+
+struct NoL2Hints {
+    __device__ __forceinline__ uint4 load_word(const uint4* address) const { return *address; }
+};
+
+// FIRST_OUT: lines that are written are the first to leave L2 (evict_first).
+template <class Places, bool FIRST_OUT> struct RealignedRow : Places {
     using Places::column;
     using Places::LANES;
     using Places::item_of;
     using Places::LAST;
+    static constexpr int N = Places::VECTOR, ITEMS = Places::ITEMS, LENGTH = Places::ELEMENTS;
 
     // Whether a thread's `item`-th vector may be the last of the row, or the last but `before`.
     static __device__ __forceinline__ constexpr bool may_be_last(int item, int before = 0) {
@@ -153,23 +163,11 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
         return beyond(item, column + N - 1) ? LENGTH - column : N;
     }
 
-    // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
-    // more of it to rows in flight.
-    template <class T>
-    static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
-        ::store_vector<(TEAM > THREADS)>(address, vector);
-    }
-    // Loads a vector of a row: if REALIGNED, the words around it as far as they are the row's. The
-    // others are read by `load_ends`.
-    template <class T, class L2Hints = NoL2Hints>
-    static __device__ __forceinline__ Vector<T, N, REALIGNED> load_vector(
-        const T* row, int item, int lane, const L2Hints& hints = {}) {
-        if constexpr (REALIGNED) return load_words(row, item, lane, hints);
-        else return ::load_vector<N>(row + column(item, lane), hints);
-    }
-    template <class T, class L2Hints>
+    // The words around a vector of a row, as far as they are the row's. The others are read by
+    // `load_ends`.
+    template <class T, class Hints = NoL2Hints>
     static __device__ __forceinline__ Vector<T, N, true> load_words(
-        const T* row, int item, int lane, const L2Hints& hints) {
+        const T* row, int item, int lane, const Hints& hints = {}) {
         constexpr int EACH = ELEMENTS_OF_WORD<T>;
         const int begin = column(item, lane) - shift_of(row);
         Vector<T, N, true> vector;
@@ -197,48 +195,42 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
     // Reads the words in which a row ends.
     template <class T>
     static __device__ __forceinline__ void load_ends(
-        Vector<T, N, REALIGNED> (&vectors)[ITEMS], const T* row, int lane) {
-        if constexpr (REALIGNED) {
-            constexpr int EACH = ELEMENTS_OF_WORD<T>;
-            constexpr int WORDS = Vector<T, N>::WORDS;
-            const int shift = shift_of(row);
+        Vector<T, N, true> (&vectors)[ITEMS], const T* row, int lane) {
+        constexpr int EACH = ELEMENTS_OF_WORD<T>;
+        constexpr int WORDS = Vector<T, N>::WORDS;
+        const int shift = shift_of(row);
 #pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int begin = column(item, lane) - shift;
-                if (is_whole<T>(item, lane, begin) && is_whole<T>(item, lane, begin + WORDS * EACH)) continue;
+        for (int item = 0; item < ITEMS; ++item) {
+            const int begin = column(item, lane) - shift;
+            if (is_whole<T>(item, lane, begin) && is_whole<T>(item, lane, begin + WORDS * EACH)) continue;
 #pragma unroll
-                for (int w = 0; w <= WORDS; ++w) {
-                    const int first = begin + w * EACH;
-                    if (is_whole<T>(item, lane, first)) continue;
-                    vectors[item].word[w] = load_elements(
-                        row + first, begin + shift - first, end_of(item, lane) - first);
-                }
+            for (int w = 0; w <= WORDS; ++w) {
+                const int first = begin + w * EACH;
+                if (is_whole<T>(item, lane, first)) continue;
+                vectors[item].word[w] = load_elements(
+                    row + first, begin + shift - first, end_of(item, lane) - first);
             }
         }
     }
     // Realigns: moves the elements of a row's vectors to their front, once the words are there.
     template <class T, int COUNT>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, REALIGNED> (&vectors)[COUNT], const T* row) {
-        if constexpr (REALIGNED) {
-            unsigned int part[COUNT][4 * Vector<T, N>::WORDS + 4], moved[COUNT][4 * Vector<T, N>::WORDS];
+    static __device__ __forceinline__ void cut_out(Vector<T, N, true> (&vectors)[COUNT], const T* row) {
+        unsigned int part[COUNT][4 * Vector<T, N>::WORDS + 4], moved[COUNT][4 * Vector<T, N>::WORDS];
 #pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                memcpy(part[item], vectors[item].word, sizeof(part[item]));
-            }
-            move_all_down<T>(part, moved, shift_of(row) * int(sizeof(T)));
+        for (int item = 0; item < COUNT; ++item) {
+            memcpy(part[item], vectors[item].word, sizeof(part[item]));
+        }
+        move_all_down<T>(part, moved, shift_of(row) * int(sizeof(T)));
 #pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                memcpy(vectors[item].word, moved[item], sizeof(moved[item]));
-            }
+        for (int item = 0; item < COUNT; ++item) {
+            memcpy(vectors[item].word, moved[item], sizeof(moved[item]));
         }
     }
     template <class T>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, REALIGNED>& vector, const T* row) {
-        if constexpr (REALIGNED) {
-            Vector<T, N, REALIGNED> one[1] = {vector};
-            cut_out(one, row);
-            vector = one[0];
-        }
+    static __device__ __forceinline__ void cut_out(Vector<T, N, true>& vector, const T* row) {
+        Vector<T, N, true> one[1] = {vector};
+        cut_out(one, row);
+        vector = one[0];
     }
 
     // A vector of an operand that rows share, which begins where a word does.
@@ -256,34 +248,32 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
     template <class T, int COUNT>
     static __device__ __forceinline__ void store(
         T* row, const Vector<T, N> (&vectors)[COUNT], int lane, bool live) {
-        if constexpr (REALIGNED) {
-            constexpr int WORDS = Vector<T, N>::WORDS;
-            const int place = lane % LANES;
-            const int shift = shift_of(row);
-            // the last word of the vector before, and the vector; the first lane of a slice gets
-            // that of the slice's last vector
-            unsigned int part[COUNT][4 * WORDS + 4];
+        constexpr int WORDS = Vector<T, N>::WORDS;
+        const int place = lane % LANES;
+        const int shift = shift_of(row);
+        // the last word of the vector before, and the vector; the first lane of a slice gets
+        // that of the slice's last vector
+        unsigned int part[COUNT][4 * WORDS + 4];
 #pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                unsigned int handed[4];
-                memcpy(part[item] + 4, vectors[item].word, sizeof(Vector<T, N>));
-                memcpy(handed, &vectors[item].word[WORDS - 1], sizeof(handed));
-                const int before = item > 0 ? item - 1 : COUNT - 1;
-                if (place == LANES - 1) memcpy(handed, &vectors[before].word[WORDS - 1], sizeof(handed));
+        for (int item = 0; item < COUNT; ++item) {
+            unsigned int handed[4];
+            memcpy(part[item] + 4, vectors[item].word, sizeof(Vector<T, N>));
+            memcpy(handed, &vectors[item].word[WORDS - 1], sizeof(handed));
+            const int before = item > 0 ? item - 1 : COUNT - 1;
+            if (place == LANES - 1) memcpy(handed, &vectors[before].word[WORDS - 1], sizeof(handed));
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    part[item][i] = __shfl_sync(0xffffffffu, handed[i], place + LANES - 1, LANES);
-                }
+            for (int i = 0; i < 4; ++i) {
+                part[item][i] = __shfl_sync(0xffffffffu, handed[i], place + LANES - 1, LANES);
             }
-            unsigned int moved[COUNT][4 * WORDS];
-            move_all_up<T>(part, moved, shift * int(sizeof(T)));
+        }
+        unsigned int moved[COUNT][4 * WORDS];
+        move_all_up<T>(part, moved, shift * int(sizeof(T)));
 #pragma unroll
-            for (int item = 0; item < COUNT; ++item) {
-                Vector<T, N> vector;
-                memcpy(vector.word, moved[item], sizeof(moved[item]));
-                if (live && column(item, lane) < LENGTH) {
-                    store_words(row, vector, vectors[item], item, lane, shift);
-                }
+        for (int item = 0; item < COUNT; ++item) {
+            Vector<T, N> vector;
+            memcpy(vector.word, moved[item], sizeof(moved[item]));
+            if (live && column(item, lane) < LENGTH) {
+                store_words(row, vector, vectors[item], item, lane, shift);
             }
         }
     }
@@ -300,7 +290,7 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
         for (int w = 0; w < WORDS; ++w) {
             const int at = begin + w * EACH;
             const bool whole = !(w == 0 && opens) && (!may_be_last(item) || at + EACH <= LENGTH);
-            if (whole) store_word<(TEAM > THREADS)>(reinterpret_cast<uint4*>(row + at), moved.word[w]);
+            if (whole) store_word_of<FIRST_OUT>(reinterpret_cast<uint4*>(row + at), moved.word[w]);
             else if (!(w == 0 && opens)) store_elements(row + at, moved.word[w], 0, end - at);
         }
         if (opens) {
@@ -321,15 +311,11 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
     }
 };
 
-// Adds the values that memory holds already.
-template <bool REALIGNED, int N, class T>
-__device__ __forceinline__ void add_stored(const T* row, int column, int length, float (&values)[N]) {
-    if constexpr (REALIGNED) {
+// Adds the values that memory holds already of a vector that may end beyond the row.
+template <int N, class T>
+__device__ __forceinline__ void add_stored_first(const T* row, int column, int length, float (&values)[N]) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            if (column + i < length) values[i] += to_float(row[column + i]);
-        }
-    } else {
-        add_stored(row + column, values);
+    for (int i = 0; i < N; ++i) {
+        if (column + i < length) values[i] += to_float(row[column + i]);
     }
 }

@@ -9,12 +9,9 @@
 // One operand's part of the pipeline: STAGES rows, of which each thread reads its ITEMS vectors.
 // With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
 // of a row's first vector (refill by vector).
-template <
-    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool REALIGNED, int PLACES = 0,
-    bool EVEN = false>
-struct RowPipeline {
+template <class T, class Places, int THREADS, bool BULK, int PLACES = 0> struct RowPipeline {
+    static constexpr int N = Places::VECTOR, ITEMS = Places::ITEMS;
     using Slots = Pipeline<T, N, THREADS, BULK>;
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
     using V = Vector<T, N>;
 
     static __device__ __forceinline__ int slot(int stage, int item) {
@@ -41,12 +38,11 @@ struct RowPipeline {
 // Misaligned rows arrive by aligned words, one slice per warp, from which its lanes cut their
 // vectors. The word after a slice is also the first of the next slice; there is room for it: SPARE
 // bytes in all stages together.
-template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool EVEN>
-struct RowPipeline<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
+template <class T, class Places, int THREADS, bool EVEN = false> struct RealignedPipeline {
+    static constexpr int N = Places::VECTOR, ITEMS = Places::ITEMS, LENGTH = Places::ELEMENTS;
     using V = Vector<T, N>;
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true, EVEN>;
     static constexpr int EACH = ELEMENTS_OF_WORD<T>;
-    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    static constexpr int LANES = Places::LANES;
     // words that there is place for, without the one after
     static constexpr int SLICE = ITEMS * LANES * V::WORDS;
     static constexpr int OWN = Places::OWN * V::WORDS;      // that are the slice's

@@ -71,7 +71,7 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
         const auto* const words = reinterpret_cast<const volatile unsigned long long*>(record);
         if (threadIdx.x < WORDS) word = look_at_record(words + threadIdx.x);
         if (gridDim.x <= FEW_BLOCKS) return;
-        if (threadIdx.x == 0) scratch.ticket = atomicAdd(counters + TAKEN, 1u);
+        if (threadIdx.x == 0) scratch.ticket = atomicAdd(counters + AT_TAKEN, 1u);
         __syncthreads();
         ticket = scratch.ticket;
     }
@@ -91,7 +91,7 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
         channel.capacity = found->capacity;
         channel.timeout = found->timeout;
         channel.rank = int(found->rank);
-        channel.epoch = next_epoch(found->counters[EPOCH]);
+        channel.epoch = next_epoch(found->counters[AT_EPOCH]);
     }
 
     // Tells the peers these values of a row, and waits for theirs. `live`: whether the group has one.
@@ -147,9 +147,9 @@ template <int RANKS, int VALUES, int TEAM, int THREADS> struct RowWords {
     }
 
     __device__ __forceinline__ void count() const {
-        if (threadIdx.x != 0 || atomicAdd(counters + DONE, 1u) != gridDim.x - 1) return;
-        atomicExch(counters + TAKEN, 0u);
-        atomicExch(counters + DONE, 0u);
-        atomicExch(counters + EPOCH, channel.epoch);
+        if (threadIdx.x != 0 || atomicAdd(counters + AT_DONE, 1u) != gridDim.x - 1) return;
+        atomicExch(counters + AT_TAKEN, 0u);
+        atomicExch(counters + AT_DONE, 0u);
+        atomicExch(counters + AT_EPOCH, channel.epoch);
     }
 };

@@ -18,7 +18,7 @@ struct RunningMoments {
         static_assert(TEAM > 32, "a row that streams has a block of its own");
         const PartMoments warp = merge_lanes(own.settled());
         hand_in(exchange, side, warp.pivot, warp.residual, warp.squares);
-        return merge_warps<RowPlaces<TEAM, THREADS, VEC, 1, LENGTH, false>>(exchange, side);
+        return merge_warps<RowPlaces<TEAM, VEC, 1, LENGTH>>(exchange, side);
     }
 };
 

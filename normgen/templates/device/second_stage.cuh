@@ -12,7 +12,7 @@
 // the end.
 
 // what a thread loads before it combines any: one of the cache's latencies for all
-constexpr int FINAL_BATCH = 8;
+[[maybe_unused]] constexpr int FINAL_BATCH = 8;
 
 // Partials are read past L1 (ld.cg): each is read once.
 __device__ __forceinline__ void load_partial(const float* from, float (&to)[1]) { to[0] = __ldcg(from); }

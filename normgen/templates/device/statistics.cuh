@@ -16,9 +16,9 @@ struct Moments {
 // warps, then lanes are reduced. A warp's mean is in two parts, of which the second is small, so
 // that a row of mean 1e6 and deviation 1 is as accurate as any. The first is finite: an infinity is
 // in the second, and stays in all sums.
-template <class Layout, int TEAM, int THREADS, int VALUES>
-__device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
-    constexpr int WARPS = TEAM / 32;
+template <class Layout, class Scratch>
+__device__ __forceinline__ Moments merge_warps(Scratch& exchange, int& side) {
+    constexpr int WARPS = Scratch::TEAM / 32;
     constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
     constexpr int ROUNDS = (WARPS + TAKEN - 1) / TAKEN;
     constexpr float LENGTH = float(Layout::ELEMENTS), INVERSE_LENGTH = 1.f / LENGTH;
@@ -59,11 +59,10 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES>& 
 
 // Two-pass moments of a warp's part of a row, or of a thread group's within one: the mean, and the
 // sums of differences from it and of their squares. `each(visit)` visits the values of this thread.
-template <class Layout, int TEAM, int THREADS, class Visit>
+template <class Layout, class Scratch, class Visit>
 __device__ __forceinline__ Moments warp_moments(Visit each, float& inverse) {
-    constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    const int count = TEAM > 32 ? Layout::elements_of_warp(lane_of_team<TEAM, THREADS>() / 32)
-                                : Layout::ELEMENTS;
+    constexpr int LANES = Scratch::TEAM < 32 ? Scratch::TEAM : 32;
+    const int count = Scratch::TEAM > 32 ? Layout::elements_of_warp(Scratch::lane() / 32) : Layout::ELEMENTS;
     inverse = count > 0 ? 1.f / float(count) : 0.f;
     float sum = 0.f;
     each([&](float x, auto...) { sum += x; });
@@ -88,12 +87,11 @@ __device__ __forceinline__ PartMoments warp_moments_in_one(Visit each) {
 }
 
 // The moments of a row, in one exchange.
-template <class Layout, int TEAM, int THREADS, int VALUES, class Visit>
-__device__ __forceinline__ Moments team_moments(
-    Exchange<TEAM, THREADS, VALUES>& exchange, int& side, Visit each) {
+template <class Layout, class Scratch, class Visit>
+__device__ __forceinline__ Moments team_moments(Scratch& exchange, int& side, Visit each) {
     float inverse;
-    const Moments own = warp_moments<Layout, TEAM, THREADS>(each, inverse);
-    if constexpr (TEAM <= 32) {
+    const Moments own = warp_moments<Layout, Scratch>(each, inverse);
+    if constexpr (Scratch::TEAM <= 32) {
         return own;
     } else {
         const float residual = own.centred * inverse;
@@ -114,9 +112,9 @@ struct Exponentials {
 // Exponentials of the distances from each warp's maximum, then one exchange, which scales the
 // warps' sums to the maximum of the row. `each(visit)` visits the values of this thread with their
 // numbers; `keep(k, e)` may keep an exponential. NARROW: elements have 2 bytes.
-template <bool NARROW, int TEAM, int THREADS, int VALUES, class Visit, class Keep>
-__device__ __forceinline__ Exponentials team_exponentials(
-    Exchange<TEAM, THREADS, VALUES>& exchange, int& side, Visit each, Keep keep) {
+template <bool NARROW, class Scratch, class Visit, class Keep>
+__device__ __forceinline__ Exponentials team_exponentials(Scratch& exchange, int& side, Visit each, Keep keep) {
+    constexpr int TEAM = Scratch::TEAM;
     float own = -INFINITY;
     each([&](float x, int) { own = maximum(own, x); });
     own = lanes_reduce<(TEAM < 32 ? TEAM : 32), Max>(own);

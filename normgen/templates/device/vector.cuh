@@ -203,48 +203,34 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
 }
 
 // Loads have no cache hints except where rows are many (`L2Hints`), and stores none except in
-// clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
-// L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
-// have left.
-struct NoL2Hints {
-    template <class W> __device__ __forceinline__ W load_word(const W* address) const {
-        return *address;
-    }
-};
-template <int N, class T, class L2Hints = NoL2Hints>
-__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const L2Hints& hints = {}) {
+// clusters. Streaming hints (L1::no_allocate, st.global.cs) would make every line of L2 the first to
+// go: once L2 is full of such lines, a kernel runs in the little room that others have left.
+template <int N, class T> __device__ __forceinline__ Vector<T, N> load_vector(const T* address) {
     using V = Vector<T, N>;
     V vector;
     const auto* words = reinterpret_cast<const typename V::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = hints.load_word(words + i);
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = words[i];
     return vector;
 }
 
 // One store: the compiler would split that of a vector whose elements it has in registers of their
-// own. FIRST_OUT: L2 evicts the line first.
-template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
+// own.
+__device__ __forceinline__ void store_word(uint4* address, uint4 word) {
 #if defined(NORMGEN_HOST)
     *address = word;
 #else
-    if constexpr (FIRST_OUT) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
-                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
-    } else {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
-    }
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
 #endif
 }
-template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) {
-    *address = word;
-}
+template <class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
 
-template <bool FIRST_OUT = false, class T, int N>
+template <class T, int N>
 __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
     auto* words = reinterpret_cast<typename Vector<T, N>::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
+    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word(words + i, vector.word[i]);
 }
 
 template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scalar(T* address, float value) {

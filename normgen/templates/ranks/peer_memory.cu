@@ -17,7 +17,7 @@ struct Slots {
 __device__ __forceinline__ Channel<RANKS> channel_of(const Slots& slots, tagged_t* own, unsigned* counters,
                                                      tagged_t* fault, long long capacity, long long timeout,
                                                      int rank) {
-    programmatic_wait<PROGRAMMATIC>();  // before anything is read
+    if constexpr (PROGRAMMATIC) programmatic_wait();  // before anything is read
     Channel<RANKS> channel = {{}, own, counters, fault, capacity, timeout, rank, 0};
 #pragma unroll
     for (int k = 0; k < RANKS; ++k) channel.slots[k] = slots.of[k];
@@ -89,7 +89,7 @@ __device__ __forceinline__ void exchange(Channel<RANKS>& channel, unsigned& shar
             use(first + k * THREADS, at_place);
         }
     }
-    programmatic_launch<PROGRAMMATIC>();
+    if constexpr (PROGRAMMATIC) programmatic_launch();
     channel.end();
 }
 

@@ -4,8 +4,6 @@ constexpr int TEAM = 1;  // threads of a thread group
 constexpr int LANES = 64;  // threads of a block along neighbouring columns
 constexpr int VEC = 1;  // elements of a vector
 constexpr int LENGTH = 7;  // elements along a column
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using x_t = __nv_bfloat16;
@@ -28,7 +26,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
     __shared__ ColumnExchange<LANES, TEAM, VEC, 2> exchange;
     const int lane = threadIdx.x % LANES;
     const int member = threadIdx.x / LANES;
-    programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
     // threads beyond the last chunk read what columns share from the first, but none of its elements, which
@@ -81,6 +78,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
             }
         }
     }
-
-    programmatic_launch<PROGRAMMATIC>();
 }

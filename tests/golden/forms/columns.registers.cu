@@ -7,8 +7,6 @@ constexpr int ITEMS = 7;  // elements along a column of a thread
 constexpr int LENGTH = 7;  // elements along a column
 constexpr bool REALIGNED = true;  // whether rows begin anywhere in a word of memory
 constexpr bool COVERS = true;  // whether the threads of a group have all elements of a column
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using x_t = __nv_bfloat16;
@@ -32,7 +30,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
     __shared__ ColumnExchange<LANES, TEAM, VEC, 1> exchange;
     const int lane = threadIdx.x % LANES;
     const int member = threadIdx.x / LANES;
-    programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
     // threads beyond the last chunk read what columns share from the first, but none of its elements, which
@@ -132,6 +129,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) softmax2d_forw
             store_misaligned<LANES>(y_column + element * y_stride_C, pack<y_t>(y_out), span);
         }
     }
-
-    programmatic_launch<PROGRAMMATIC>();
 }

@@ -9,10 +9,7 @@ constexpr int DEPTH = 4;  // rows that a thread group asks for together
 constexpr int LENGTH = 7;  // elements of a row
 constexpr int SLOTS = 0;  // vectors that shared memory holds for each thread, or steps for a block
 constexpr int AGAIN = 0;  // rows that are read a second time
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool WHOLE = false;  // whether every thread has as many rows as the others
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using x_t = __nv_bfloat16;
@@ -42,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
     float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 1> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
+    using Layout = RowPlaces<TEAM, VEC, ITEMS, LENGTH>;
     using Fold = FoldedColumns<LENGTH, VEC, TEAMS, 1>;
     using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, 1>;
     constexpr bool live = true;
@@ -77,7 +74,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
         return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART);
     };
     exchange.open();
-    programmatic_wait<PROGRAMMATIC>();
 
     Vector<x_t, VEC> x_batch[HELD][ITEMS];
     do {
@@ -91,9 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        x_words[item] = ask_vector<VEC>(x_ptr + row * x_stride_rest + column);
-                    }
+                    x_words[item] = ask_vector<VEC>(x_ptr + row * x_stride_rest + column);
                 }
             }
         }
@@ -105,10 +99,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + row * x_stride_rest + column);
-                    }
+                    x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
+                        x_ptr + row * x_stride_rest + column);
                 }
             }
             async_commit();
@@ -125,23 +117,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                     Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            if (slot == 0) hold_back(x_words[item], zero);
-                        }
+                        if (slot == 0) hold_back(x_words[item], zero);
                     }
                     x_moments.first = slot == 0;
                     // results
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            float x[VEC];
-                            unpack(x_words[item], x);
+                        float x[VEC];
+                        unpack(x_words[item], x);
 #pragma unroll
-                            for (int i = 0; i < VEC; ++i) {
-                                if (live) x_moments.add(item * VEC + i, x[i]);
-                            }
+                        for (int i = 0; i < VEC; ++i) {
+                            if (live) x_moments.add(item * VEC + i, x[i]);
                         }
                     }
                     if (live) x_moments.end_row();
@@ -154,10 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
-                                x_ptr + row * x_stride_rest + column);
-                        }
+                        x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
                 async_commit();
@@ -176,22 +160,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                     Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
-                        }
+                        x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                     }
                     // results
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            float x[VEC];
-                            unpack(x_words[item], x);
+                        float x[VEC];
+                        unpack(x_words[item], x);
 #pragma unroll
-                            for (int i = 0; i < VEC; ++i) {
-                                if (live) x_moments.add(item * VEC + i, x[i]);
-                            }
+                        for (int i = 0; i < VEC; ++i) {
+                            if (live) x_moments.add(item * VEC + i, x[i]);
                         }
                     }
                     if (live) x_moments.end_row();
@@ -204,11 +182,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            x_pipeline_t::fill(x_pipeline,
-                                (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
-                                x_ptr + row * x_stride_rest + column);
-                        }
+                        x_pipeline_t::fill(x_pipeline, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -220,9 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                x_moments.leave(parts, team, item, column);
-            }
+            x_moments.leave(parts, team, item, column);
         }
         Slice::merge<TEAMS, THREADS>(parts, MomentsRow<Fold::GROUPS>{table});
         exchange.publish(table);
@@ -266,25 +239,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            t1_words[item] = read_vector<VEC>(t1_ptr + column);
-        }
+        t1_words[item] = read_vector<VEC>(t1_ptr + column);
     }
     Vector<t2_t, VEC> t2_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            t2_words[item] = read_vector<VEC>(t2_ptr + column);
-        }
+        t2_words[item] = read_vector<VEC>(t2_ptr + column);
     }
     Vector<t3_t, VEC> t3_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            t3_words[item] = read_vector<VEC>(t3_ptr + column);
-        }
+        t3_words[item] = read_vector<VEC>(t3_ptr + column);
     }
 
     const index_t first = index_t(home) * TEAMS;
@@ -300,71 +267,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                 Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
-                    const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
-                    }
+                    x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                 }
                 // results
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        float t3[VEC];
-                        unpack(t3_words[item], t3);
-                        float t2[VEC];
-                        unpack(t2_words[item], t2);
-                        float x[VEC];
-                        unpack(x_words[item], x);
-                        float t1[VEC];
-                        unpack(t1_words[item], t1);
-                        float y_out[VEC];
-#pragma unroll
-                        for (int i = 0; i < VEC; ++i) {
-                            y_out[i] = t3[i] * ((x[i] - t1[i]) - t2[i]);  // spec.norm:8
-                        }
-                        if (live) {
-                            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                            Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
-                        }
-                    }
-                }
-            }
-        }
-        if (turn >= SLOTS) {
-            const int slot = HELD + turn - STAGES;
-            [[maybe_unused]] const index_t row = first + slot * APART + team;
-            if (slot < mine) {
-#pragma unroll
-                for (int item = 0; item < ITEMS; ++item) {
-                    const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + row * x_stride_rest + column);
-                    }
-                }
-            }
-        }
-        async_commit();
-        place = turn > FIXED && place == FIXED ? SLOTS - 1 : place - 1;
-    }
-#pragma unroll
-    for (int slot = 0; slot < HELD; ++slot) {
-        [[maybe_unused]] const index_t row = first + slot * APART + team;
-        if (slot < mine) {
-            Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (Layout::has(item, lane, column)) {
-                    keep_packed(x_words[item]);
-                }
-            }
-            // results
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (Layout::has(item, lane, column)) {
                     float t3[VEC];
                     unpack(t3_words[item], t3);
                     float t2[VEC];
@@ -380,11 +288,57 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_forward_r
                     }
                     if (live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                        Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
+                        store_vector(y_ptr + row * y_stride_rest + column, packed);
                     }
                 }
             }
         }
+        if (turn >= SLOTS) {
+            const int slot = HELD + turn - STAGES;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
+                        x_ptr + row * x_stride_rest + column);
+                }
+            }
+        }
+        async_commit();
+        place = turn > FIXED && place == FIXED ? SLOTS - 1 : place - 1;
     }
-    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int slot = 0; slot < HELD; ++slot) {
+        [[maybe_unused]] const index_t row = first + slot * APART + team;
+        if (slot < mine) {
+            Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                keep_packed(x_words[item]);
+            }
+            // results
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                float t3[VEC];
+                unpack(t3_words[item], t3);
+                float t2[VEC];
+                unpack(t2_words[item], t2);
+                float x[VEC];
+                unpack(x_words[item], x);
+                float t1[VEC];
+                unpack(t1_words[item], t1);
+                float y_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    y_out[i] = t3[i] * ((x[i] - t1[i]) - t2[i]);  // spec.norm:8
+                }
+                if (live) {
+                    const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                    store_vector(y_ptr + row * y_stride_rest + column, packed);
+                }
+            }
+        }
+    }
 }

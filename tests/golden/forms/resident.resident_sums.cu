@@ -9,10 +9,7 @@ constexpr int DEPTH = 2;  // rows that a thread group asks for together
 constexpr int LENGTH = 7;  // elements of a row
 constexpr int SLOTS = 0;  // vectors that shared memory holds for each thread, or steps for a block
 constexpr int AGAIN = 0;  // rows that are read a second time
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool WHOLE = false;  // whether every thread has as many rows as the others
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using dy_t = __nv_bfloat16;
@@ -43,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
     float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 1> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
+    using Layout = RowPlaces<TEAM, VEC, ITEMS, LENGTH>;
     using Room = TeamRoom<LENGTH, TEAMS, THREADS>;
     constexpr bool live = true;
     constexpr int GROUPS = LENGTH / 1;
@@ -89,7 +86,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
         return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART);
     };
     exchange.open();
-    programmatic_wait<PROGRAMMATIC>();
 
     Vector<dy_t, VEC> dy_batch[HELD][ITEMS];
     Vector<x_t, VEC> x_batch[HELD][ITEMS];
@@ -98,9 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            mu_words[item] = Layout::load_aligned(mu_ptr, item, lane);
-        }
+        mu_words[item] = load_vector<VEC>(mu_ptr + column);
     }
     do {
         const index_t first = index_t(exchange.slice) * TEAMS;
@@ -114,10 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        dy_words[item] = ask_vector<VEC>(dy_ptr + row * dy_stride_rest + column);
-                        x_words[item] = ask_vector<VEC>(x_ptr + row * x_stride_rest + column);
-                    }
+                    dy_words[item] = ask_vector<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    x_words[item] = ask_vector<VEC>(x_ptr + row * x_stride_rest + column);
                 }
             }
         }
@@ -129,12 +121,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
-                            dy_ptr + row * dy_stride_rest + column);
-                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + row * x_stride_rest + column);
-                    }
+                    dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
+                        dy_ptr + row * dy_stride_rest + column);
+                    x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
+                        x_ptr + row * x_stride_rest + column);
                 }
             }
             async_commit();
@@ -154,30 +144,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                     Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            if (slot == 0) hold_back(dy_words[item], zero);
-                            if (slot == 0) hold_back(x_words[item], zero);
-                        }
+                        if (slot == 0) hold_back(dy_words[item], zero);
+                        if (slot == 0) hold_back(x_words[item], zero);
                     }
                     // results
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            float x[VEC];
-                            unpack(x_words[item], x);
-                            float mu[VEC];
-                            unpack(mu_words[item], mu);
-                            float dy[VEC];
-                            unpack(dy_words[item], dy);
+                        float x[VEC];
+                        unpack(x_words[item], x);
+                        float mu[VEC];
+                        unpack(mu_words[item], mu);
+                        float dy[VEC];
+                        unpack(dy_words[item], dy);
 #pragma unroll
-                            for (int i = 0; i < VEC; ++i) {
-                                const float x_minus_mu = x[i] - mu[i];
-                                if (live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
-                                if (live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
-                                if (live) sum_dy[item * VEC + i] += dy[i];
-                            }
+                        for (int i = 0; i < VEC; ++i) {
+                            const float x_minus_mu = x[i] - mu[i];
+                            if (live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
+                            if (live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                            if (live) sum_dy[item * VEC + i] += dy[i];
                         }
                     }
                 }
@@ -189,12 +173,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            dy_pipeline_t::fill(dy_pipeline, (EARLY + turn) * ITEMS + item,
-                                dy_ptr + row * dy_stride_rest + column);
-                            x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
-                                x_ptr + row * x_stride_rest + column);
-                        }
+                        dy_pipeline_t::fill(dy_pipeline, (EARLY + turn) * ITEMS + item,
+                            dy_ptr + row * dy_stride_rest + column);
+                        x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
                 async_commit();
@@ -213,30 +195,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                     Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            dy_words[item] = dy_pipeline_t::read(dy_pipeline, place * ITEMS + item);
-                            x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
-                        }
+                        dy_words[item] = dy_pipeline_t::read(dy_pipeline, place * ITEMS + item);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                     }
                     // results
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
-                        const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            float x[VEC];
-                            unpack(x_words[item], x);
-                            float mu[VEC];
-                            unpack(mu_words[item], mu);
-                            float dy[VEC];
-                            unpack(dy_words[item], dy);
+                        float x[VEC];
+                        unpack(x_words[item], x);
+                        float mu[VEC];
+                        unpack(mu_words[item], mu);
+                        float dy[VEC];
+                        unpack(dy_words[item], dy);
 #pragma unroll
-                            for (int i = 0; i < VEC; ++i) {
-                                const float x_minus_mu = x[i] - mu[i];
-                                if (live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
-                                if (live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
-                                if (live) sum_dy[item * VEC + i] += dy[i];
-                            }
+                        for (int i = 0; i < VEC; ++i) {
+                            const float x_minus_mu = x[i] - mu[i];
+                            if (live) sum_x_minus_mu[item * VEC + i] += x_minus_mu;
+                            if (live) sum_dy_x_minus_mu[item * VEC + i] += dy[i] * x_minus_mu;
+                            if (live) sum_dy[item * VEC + i] += dy[i];
                         }
                     }
                 }
@@ -248,14 +224,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
 #pragma unroll
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
-                        if (Layout::has(item, lane, column)) {
-                            dy_pipeline_t::fill(dy_pipeline,
-                                (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
-                                dy_ptr + row * dy_stride_rest + column);
-                            x_pipeline_t::fill(x_pipeline,
-                                (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
-                                x_ptr + row * x_stride_rest + column);
-                        }
+                        dy_pipeline_t::fill(dy_pipeline,
+                            (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                            dy_ptr + row * dy_stride_rest + column);
+                        x_pipeline_t::fill(x_pipeline, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                            x_ptr + row * x_stride_rest + column);
                     }
                 }
             }
@@ -301,11 +274,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            read_factors<VEC>(factors + column, factor_1, item);
-            read_factors<VEC>(factors + 1 * LENGTH + column, factor_2, item);
-            read_factors<VEC>(factors + 2 * LENGTH + column, factor_3, item);
-        }
+        read_factors<VEC>(factors + column, factor_1, item);
+        read_factors<VEC>(factors + 1 * LENGTH + column, factor_2, item);
+        read_factors<VEC>(factors + 2 * LENGTH + column, factor_3, item);
     }
 
     const index_t first = index_t(home) * TEAMS;
@@ -322,75 +293,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                 Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
-                    const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        dy_words[item] = dy_pipeline_t::read(dy_pipeline, place * ITEMS + item);
-                        x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
-                    }
+                    dy_words[item] = dy_pipeline_t::read(dy_pipeline, place * ITEMS + item);
+                    x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                 }
                 // results
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        float dy[VEC];
-                        unpack(dy_words[item], dy);
-                        float x[VEC];
-                        unpack(x_words[item], x);
-                        float mu[VEC];
-                        unpack(mu_words[item], mu);
-                        float dx_out[VEC];
-#pragma unroll
-                        for (int i = 0; i < VEC; ++i) {
-                            dx_out[i] = factor_1[item * VEC + i] + factor_2[item * VEC + i] * dy[i]
-                                + factor_3[item * VEC + i] * (x[i] - mu[i]);
-                        }
-                        if (live) {
-                            const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                            Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
-                        }
-                    }
-                }
-            }
-        }
-        if (turn >= SLOTS) {
-            const int slot = HELD + turn - STAGES;
-            [[maybe_unused]] const index_t row = first + slot * APART + team;
-            if (slot < mine) {
-#pragma unroll
-                for (int item = 0; item < ITEMS; ++item) {
-                    const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
-                            dy_ptr + row * dy_stride_rest + column);
-                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
-                            x_ptr + row * x_stride_rest + column);
-                    }
-                }
-            }
-        }
-        async_commit();
-        place = turn > FIXED && place == FIXED ? SLOTS - 1 : place - 1;
-    }
-#pragma unroll
-    for (int slot = 0; slot < HELD; ++slot) {
-        [[maybe_unused]] const index_t row = first + slot * APART + team;
-        if (slot < mine) {
-            Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
-            Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (Layout::has(item, lane, column)) {
-                    keep_packed(dy_words[item]);
-                    keep_packed(x_words[item]);
-                }
-            }
-            // results
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (Layout::has(item, lane, column)) {
                     float dy[VEC];
                     unpack(dy_words[item], dy);
                     float x[VEC];
@@ -405,11 +314,60 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) last_backward_
                     }
                     if (live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                        Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
+                        store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                     }
                 }
             }
         }
+        if (turn >= SLOTS) {
+            const int slot = HELD + turn - STAGES;
+            [[maybe_unused]] const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
+                        dy_ptr + row * dy_stride_rest + column);
+                    x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
+                        x_ptr + row * x_stride_rest + column);
+                }
+            }
+        }
+        async_commit();
+        place = turn > FIXED && place == FIXED ? SLOTS - 1 : place - 1;
     }
-    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int slot = 0; slot < HELD; ++slot) {
+        [[maybe_unused]] const index_t row = first + slot * APART + team;
+        if (slot < mine) {
+            Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
+            Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                keep_packed(dy_words[item]);
+                keep_packed(x_words[item]);
+            }
+            // results
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                float dy[VEC];
+                unpack(dy_words[item], dy);
+                float x[VEC];
+                unpack(x_words[item], x);
+                float mu[VEC];
+                unpack(mu_words[item], mu);
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    dx_out[i] = factor_1[item * VEC + i] + factor_2[item * VEC + i] * dy[i]
+                        + factor_3[item * VEC + i] * (x[i] - mu[i]);
+                }
+                if (live) {
+                    const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                    store_vector(dx_ptr + row * dx_stride_rest + column, packed);
+                }
+            }
+        }
+    }
 }

@@ -6,10 +6,6 @@ constexpr int VEC = 1;  // elements of a vector
 constexpr int ITEMS = 1;  // vectors of a thread
 constexpr int BATCH = 8;  // rows or vectors that a thread has under way together
 constexpr int LENGTH = 1;  // elements of a row
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = long long;
@@ -34,12 +30,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
     index_t y_stride_rest,
     index_t rows,
     int blocks_per_segment) {
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
+    using Layout = RowPlaces<TEAM, VEC, ITEMS, LENGTH>;
     constexpr bool live = true;
     const int lane = threadIdx.x % TEAM;
     const int team = threadIdx.x / TEAM;
-    const index_t block = block_number<BACKWARDS>();
-    programmatic_wait<PROGRAMMATIC>();
+    const index_t block = blockIdx.x;
 
     // what this thread reads of its rows
     Vector<x_t, VEC> x_batch[BATCH][ITEMS];
@@ -51,10 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        x_batch[slot][item] =
-                            load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
-                    }
+                    x_batch[slot][item] =
+                        load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 }
             }
         }
@@ -66,17 +59,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-        }
+        w_words[item] = load_vector<VEC>(w_ptr + column);
     }
     Vector<b_t, VEC> b_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            b_words[item] = Layout::load_aligned(b_ptr, item, lane);
-        }
+        b_words[item] = load_vector<VEC>(b_ptr + column);
     }
     const float alpha = load_scalar(alpha_ptr);
 
@@ -91,28 +80,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) dyt_forward_ba
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        float b[VEC];
-                        unpack(b_words[item], b);
-                        float w[VEC];
-                        unpack(w_words[item], w);
-                        float x[VEC];
-                        unpack(x_words[item], x);
-                        float y_out[VEC];
+                    float b[VEC];
+                    unpack(b_words[item], b);
+                    float w[VEC];
+                    unpack(w_words[item], w);
+                    float x[VEC];
+                    unpack(x_words[item], x);
+                    float y_out[VEC];
 #pragma unroll
-                        for (int i = 0; i < VEC; ++i) {
-                            y_out[i] = b[i] + w[i] * tanhf(alpha * x[i]);  // dyt.norm:8
-                        }
-                        if (live) {
-                            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
-                                packed);
-                        }
+                    for (int i = 0; i < VEC; ++i) {
+                        y_out[i] = b[i] + w[i] * tanhf(alpha * x[i]);  // dyt.norm:8
+                    }
+                    if (live) {
+                        const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                        store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
                     }
                 }
             }
         }
         fetch(first + index_t(blocks_per_segment) * (TEAMS * BATCH));
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

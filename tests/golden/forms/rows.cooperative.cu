@@ -6,10 +6,6 @@ constexpr int VEC = 8;  // elements of a vector
 constexpr int ITEMS = 25;  // vectors of a thread
 constexpr int LENGTH = 65472;  // elements of a row
 constexpr int SLOTS = 17;  // vectors that shared memory holds for each thread, or steps for a block
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = int;
@@ -40,15 +36,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ CooperativeScratch<THREADS, 1> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
-    const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
-    const int home = int(block_number<BACKWARDS>() % MEMBERS);
+    using Layout = SlicedPlaces<TEAM, THREADS, VEC, ITEMS, LENGTH>;
+    const index_t row = index_t(blockIdx.x) / MEMBERS;
+    const int home = int(blockIdx.x % MEMBERS);
     CooperativeRow<MEMBERS, THREADS, 1> exchange(scratch, words, published, row, home);
     int side = 0;
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
     unsigned char* const x_pipeline = smem;
-    programmatic_wait<PROGRAMMATIC>();
 
     do {
         const int lane = exchange.lane();
@@ -64,7 +59,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             if (Layout::has(item, lane, column)) {
                 if (item < HELD)
                     x_words[item] =
-                        Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane);
+                        load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+
                 else {
                     x_pipeline_t::fill(x_pipeline, item - HELD,
                         x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
@@ -87,7 +83,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 unpack(x_words[item], x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    if (Layout::beyond(item, column + i)) continue;
                     sum_x2 += square(x[i]);
                 }
             }
@@ -113,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 for (int item = first; item < end; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                        w_words[item] = load_vector<VEC>(w_ptr + column);
                     }
                 }
 #pragma unroll
@@ -135,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                         }
                         if (live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                            store_vector_first_out(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
                                 packed);
                         }
                     }
@@ -146,5 +141,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             }
         }
     } while (exchange.away);
-    programmatic_launch<PROGRAMMATIC>();
 }

@@ -5,9 +5,6 @@ constexpr int MEMBERS = 1;  // blocks that share a row or a segment
 constexpr int VEC = 1;  // elements of a vector
 constexpr int LENGTH = 1;  // elements of a row
 constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = int;
@@ -42,12 +39,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     int side = 0;
     // vectors that a thread asks for together: more of narrow ones, so that as many bytes are on their way
     [[maybe_unused]] constexpr int UNROLLED = MEMBERS > 1 && VEC <= 2 ? 8 : 4;
-    const int member = int(block_number<BACKWARDS>() % MEMBERS);
+    const int member = int(blockIdx.x % MEMBERS);
     const int lane = member * THREADS + int(threadIdx.x);
-    const index_t block = block_number<BACKWARDS>() / MEMBERS;
+    const index_t block = blockIdx.x / MEMBERS;
     unsigned char* const x_pipeline = smem;
-    programmatic_wait<PROGRAMMATIC>();
-    programmatic_launch<PROGRAMMATIC>();
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         [[maybe_unused]] constexpr bool live = true;
         const Shares<MEMBERS, 1> shares{published, row};
@@ -64,7 +59,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             unpack(Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)), x);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                if (Layout::beyond(item, column + i)) continue;
                 sum_x2 += square(x[i]);
             }
         }

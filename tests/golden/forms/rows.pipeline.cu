@@ -6,11 +6,8 @@ constexpr int VEC = 1;  // elements of a vector
 constexpr int ITEMS = 1;  // vectors of a thread
 constexpr int LENGTH = 1;  // elements of a row
 constexpr int STAGES = 8;  // stages of a multistage pipeline
-constexpr int UNTAGGED = 0;  // blocks or rows whose reads half of the second-level cache holds; 0: no hints
 constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool BULK = false;  // whether rows arrive by bulk copies
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = int;
@@ -40,18 +37,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
-    const int lane = lane_of_team<TEAM, THREADS>();
+    using Layout = RowPlaces<TEAM, VEC, ITEMS, LENGTH>;
+    const int lane = int(threadIdx.x) % TEAM;
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
-    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+    const index_t unit = index_t(blockIdx.x);
 
     // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
     // own slots
-    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED>;
+    using x_pipeline_t = RowPipeline<x_t, Layout, THREADS, BULK>;
     unsigned char* const x_pipeline = smem;
     index_t ahead = unit * TEAMS;
-    const ClusterL2Hints<UNTAGGED> hints;
     // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
     // groups)
     const auto fill_stage = [&](int stage) {
@@ -66,12 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         }
         async_commit();
     };
-    open_exchange(exchange);
-    programmatic_wait<PROGRAMMATIC>();
-    programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) fill_stage(stage);
-    join_exchange<TEAM, THREADS>();
     int stage = 0;
     // what all rows of this block share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -84,27 +76,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
-            }
+            x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
         }
-        Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
         fill_stage(stage);
 
         // exchange 1: sum[D](x^2)
         float sum_x2 = 0.f;
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                float x[VEC];
-                unpack(x_words[item], x);
+            float x[VEC];
+            unpack(x_words[item], x);
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    if (Layout::beyond(item, column + i)) continue;
-                    sum_x2 += square(x[i]);
-                }
+            for (int i = 0; i < VEC; ++i) {
+                sum_x2 += square(x[i]);
             }
         }
         Team<Sum>::reduce(exchange, side, sum_x2);
@@ -115,22 +99,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                float w[VEC];
-                w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-                unpack(w_words[item], w);
-                float x[VEC];
-                keep_packed(x_words[item]);
-                unpack(x_words[item], x);
-                float y_out[VEC];
+            float w[VEC];
+            w_words[item] = load_vector<VEC>(w_ptr + column);
+
+            unpack(w_words[item], w);
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack(x_words[item], x);
+            float y_out[VEC];
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
-                }
-                if (live) {
-                    const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                    Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
-                }
+            for (int i = 0; i < VEC; ++i) {
+                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+            }
+            if (live) {
+                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
             }
         }
         if (live && lane == 0) {

@@ -5,11 +5,7 @@ constexpr int TEAMS = 128;  // thread groups of a block
 constexpr int VEC = 1;  // elements of a vector
 constexpr int ITEMS = 1;  // vectors of a thread
 constexpr int LENGTH = 1;  // elements of a row
-constexpr int UNTAGGED = 0;  // blocks or rows whose reads half of the second-level cache holds; 0: no hints
 constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = long long;
@@ -37,17 +33,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
-    const int lane = lane_of_team<TEAM, THREADS>();
-    [[maybe_unused]] index_t row = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    const bool live = TEAMS == 1 || row < rows;
+    using Layout = RowPlaces<TEAM, VEC, ITEMS, LENGTH>;
+    const int lane = int(threadIdx.x) % TEAM;
+    [[maybe_unused]] index_t row = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
+    const bool live = row < rows;
     // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
     // may be overwriting, and store nothing
     if (!live) row = rows - 1;
-    open_exchange(exchange);
-    programmatic_wait<PROGRAMMATIC>();
-    static_assert(UNTAGGED == 0 || !BACKWARDS, "earlier blocks have earlier rows");
-    const L2Hints<UNTAGGED, TEAM, THREADS> hints;
 
     // what this thread reads of its row
     Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
@@ -55,40 +47,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            if (live)
-                x_words[item] =
-                    Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, hints);
-        }
+        if (live) x_words[item] = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-        }
+        w_words[item] = load_vector<VEC>(w_ptr + column);
     }
-    if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
-    Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
-    if (hints.last) {  // what earlier blocks read may leave the cache again
-        const index_t earlier = row - index_t(UNTAGGED) * TEAMS;
-        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(earlier, x_stride_rest), lane);
-    }
-    join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[D](x^2)
     float sum_x2 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            float x[VEC];
-            unpack(x_words[item], x);
+        float x[VEC];
+        unpack(x_words[item], x);
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                if (Layout::beyond(item, column + i)) continue;
-                sum_x2 += square(x[i]);
-            }
+        for (int i = 0; i < VEC; ++i) {
+            sum_x2 += square(x[i]);
         }
     }
     Team<Sum>::reduce(exchange, side, sum_x2);
@@ -99,25 +74,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            float w[VEC];
-            unpack(w_words[item], w);
-            float x[VEC];
-            keep_packed(x_words[item]);
-            unpack(x_words[item], x);
-            float y_out[VEC];
+        float w[VEC];
+        unpack(w_words[item], w);
+        float x[VEC];
+        keep_packed(x_words[item]);
+        unpack(x_words[item], x);
+        float y_out[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
-            }
-            if (live) {
-                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
-            }
+        for (int i = 0; i < VEC; ++i) {
+            y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+        }
+        if (live) {
+            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+            store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
         }
     }
     if (live && lane == 0) {
         store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

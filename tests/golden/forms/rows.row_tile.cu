@@ -5,9 +5,6 @@ constexpr int TEAMS = 128;  // thread groups of a block
 constexpr int VEC = 1;  // elements of a vector
 constexpr int ITEMS = 1;  // vectors of a thread
 constexpr int LENGTH = 1;  // elements of a row
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = int;
@@ -37,11 +34,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, false>;
+    using Layout = RowPlaces<TEAM, VEC, ITEMS, LENGTH>;
     using Rows = RowTile<TEAM, THREADS, TEAMS, LENGTH>;
-    const int lane = lane_of_team<TEAM, THREADS>();
+    const int lane = int(threadIdx.x) % TEAM;
     const int team = Rows::row_of_team();
-    const index_t first = index_t(block_number<BACKWARDS>()) * TEAMS;
+    const index_t first = index_t(blockIdx.x) * TEAMS;
     const int elements = (rows - first < TEAMS ? int(rows - first) : TEAMS) * LENGTH;
     // thread groups beyond the last row read its scalars, but none of its elements, and what they leave in
     // shared memory is not copied
@@ -49,7 +46,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
     x_t* const x_row_tile = Rows::at<x_t>(smem, 0);
     y_t* const y_row_tile = Rows::at<y_t>(smem, 0);
-    programmatic_wait<PROGRAMMATIC>();
     {
         const index_t row = first;
         Rows::fill(x_row_tile, x_ptr + row_offset<offset_t>(row, x_stride_rest), elements);
@@ -66,9 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (Layout::has(item, lane, column)) {
-                x_words[item] = Rows::read<VEC>(x_row_tile + team * LENGTH + column);
-            }
+            x_words[item] = Rows::read<VEC>(x_row_tile + team * LENGTH + column);
         }
     }
 
@@ -76,15 +70,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     float sum_x2 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            float x[VEC];
-            unpack(x_words[item], x);
+        float x[VEC];
+        unpack(x_words[item], x);
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                if (Layout::beyond(item, column + i)) continue;
-                sum_x2 += square(x[i]);
-            }
+        for (int i = 0; i < VEC; ++i) {
+            sum_x2 += square(x[i]);
         }
     }
     Team<Sum>::reduce(exchange, side, sum_x2);
@@ -95,21 +85,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (Layout::has(item, lane, column)) {
-            float w[VEC];
-            w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            unpack(w_words[item], w);
-            float x[VEC];
-            keep_packed(x_words[item]);
-            unpack(x_words[item], x);
-            float y_out[VEC];
+        float w[VEC];
+        w_words[item] = load_vector<VEC>(w_ptr + column);
+
+        unpack(w_words[item], w);
+        float x[VEC];
+        keep_packed(x_words[item]);
+        unpack(x_words[item], x);
+        float y_out[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
-            }
-            {
-                Rows::write(y_row_tile + team * LENGTH + column, pack<y_t>(y_out));
-            }
+        for (int i = 0; i < VEC; ++i) {
+            y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+        }
+        {
+            Rows::write(y_row_tile + team * LENGTH + column, pack<y_t>(y_out));
         }
     }
     if (live && lane == 0) {
@@ -121,5 +110,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const index_t row = first;
         Rows::empty(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_row_tile, elements);
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

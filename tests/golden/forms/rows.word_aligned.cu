@@ -8,10 +8,7 @@ constexpr int LENGTH = 1023;  // elements of a row
 constexpr int STAGES = 2;  // stages of a multistage pipeline
 constexpr int SLOTS = 4;  // vectors that shared memory holds for each thread, or steps for a block
 constexpr int SPARE = 384;  // bytes between the operands of a pipeline
-constexpr bool REALIGNED = true;  // whether rows begin anywhere in a word of memory
 constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = int;
@@ -48,12 +45,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int side = 0;
     // EVEN: the slices of warps have one length
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
+    using Layout = RealignedRow<RealignedPlaces<TEAM, VEC, ITEMS, LENGTH, true>, false>;
     using WordAligned = WordAlignedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
-    const int lane = lane_of_team<TEAM, THREADS>();
+    const int lane = int(threadIdx.x) % TEAM;
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
-    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+    const index_t unit = index_t(blockIdx.x);
 
     // the pipeline: STAGES rows of every operand that changes from row to row, word by word
     using dy_pipeline_t = WordAlignedPipeline<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
@@ -81,9 +78,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         }
         async_commit();
     };
-    open_exchange(exchange);
-    programmatic_wait<PROGRAMMATIC>();
-    programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) fill_stage(stage);
 
@@ -97,7 +91,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         next_rstd = load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest));
     };
     look_ahead();
-    join_exchange<TEAM, THREADS>();
 
     // the element of a word at which the rows of this group begin, and what rows share: by vectors, and by
     // words
@@ -193,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 
     // this block's partial of every column sum: its thread groups are added in order (where it has all rows,
     // that is the result)
-    float* const gather = reinterpret_cast<float*>(smem);
+    [[maybe_unused]] float* const gather = reinterpret_cast<float*>(smem);
     {
         float* const partial = dw_sum_partial + unit * partial_pitch(LENGTH);
         __syncthreads();  // the pipeline, or the sum before, may still be in use

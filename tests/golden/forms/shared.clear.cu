@@ -1,6 +1,4 @@
 constexpr int THREADS = 256;  // threads of a block
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 
 // Clears the flags of all partials.
@@ -8,7 +6,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_forward_clear(
     word_t* words,
     index_t count) {
     const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
-    programmatic_wait<PROGRAMMATIC>();
     if (place < count) words[place] = 0;
-    programmatic_launch<PROGRAMMATIC>();
 }

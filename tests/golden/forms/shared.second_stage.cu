@@ -3,8 +3,6 @@ constexpr int LENGTH = 1;  // elements of a row
 constexpr int TILE = 8;  // columns of a tile of the kernel that combines partials
 constexpr int SHARES = 16;  // warps that share such a tile
 constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 using dw_t = __nv_bfloat16;  // type of this operand's elements
 
@@ -21,7 +19,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
     const int warp = threadIdx.x / 32;
     constexpr int EACH = columns_of_thread<TILE>();  // columns of a thread
     const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
-    programmatic_wait<PROGRAMMATIC>();
 
     // dw
     if (blockIdx.y == 0) {
@@ -44,5 +41,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
             store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
         }
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

@@ -6,8 +6,6 @@ constexpr int ROWS = 128;  // rows of a tile
 constexpr int COLUMNS = 8;  // columns of a tile
 constexpr int PATCHES = 256;  // patches of a tile
 constexpr bool BACKWARDS = true;  // whether the last rows or tiles come first
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 constexpr int size_N = 1;  // length of N
 // type of this operand's elements
@@ -39,7 +37,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) turned_forward
     constexpr index_t column_tiles = (columns + COLUMNS - 1) / COLUMNS;
     const index_t first_column = tile % column_tiles * COLUMNS;
     const index_t first_row = tile / column_tiles * ROWS;
-    programmatic_wait<PROGRAMMATIC>();
 
 #pragma unroll 1
     for (int turn = 0; turn < (PATCHES + THREADS - 1) / THREADS; ++turn) {
@@ -101,5 +98,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) turned_forward
             }
         }
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

@@ -1,7 +1,5 @@
 constexpr int THREADS = 64;  // threads of a block
 constexpr int VEC = 1;  // elements of a vector
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using x_t = __nv_bfloat16;
@@ -33,7 +31,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) local_response_norm_forwar
     [[maybe_unused]] const index_t at_rest = element % size_rest;
     [[maybe_unused]] const index_t at_C = element / size_rest % size_C;
     [[maybe_unused]] const index_t at_B = element / size_rest / size_C;
-    programmatic_wait<PROGRAMMATIC>();
     const float alpha_ = alpha * 0.2f;
     const float neg_beta = -beta;
 
@@ -76,5 +73,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) local_response_norm_forwar
     {
         store_vector(y_ptr + at_B * y_stride_B + at_C * y_stride_C + at_rest, pack<y_t>(y_out));
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

@@ -6,8 +6,6 @@ constexpr int GHOSTS = 0;  // threads that only load what windows reach
 constexpr int DRIFT = 0;  // places by which a window leads
 constexpr int SLOTS = 9;  // vectors that shared memory holds for each thread, or steps for a block
 constexpr int AHEAD = 6;  // whether, or how far, what comes next is loaded ahead
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using x_t = __nv_bfloat16;
@@ -52,8 +50,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) local_response
     // the lanes of a warp exchange values to the end: those without results walk along an image too
     const index_t image = last_inside(team / strips / ranges, images);
     [[maybe_unused]] const index_t at_B = image;
-    programmatic_wait<PROGRAMMATIC>();
-    programmatic_launch<PROGRAMMATIC>();
     const float alpha_ = alpha * 0.2f;
     const float neg_beta = -beta;
     const index_t first = team / strips % ranges * length;

@@ -3,8 +3,6 @@ constexpr int MIN_BLOCKS = 16;  // blocks per multiprocessor that registers are 
 constexpr int PLANE = 49;  // places of an image that a block has at once
 constexpr int PART = 4;  // places that a thread group walks ahead together
 constexpr int CHUNK = 4;  // steps of a range between two meetings
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using x_t = __nv_bfloat16;
@@ -47,8 +45,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) local_response
     const index_t asked = first_inside(channels - CHUNK < end ? channels - CHUNK + 1 : end);
     const index_t seen = first_inside(channels - CHUNK + 1);
     index_t arriving = first - 2;
-    programmatic_wait<PROGRAMMATIC>();
-    programmatic_launch<PROGRAMMATIC>();
     const float alpha_ = alpha * 0.2f;
     const float neg_beta = -beta;
     const x_t* x_image = whole_address(x_ptr + at_B * x_stride_B + pixel + arriving * PLANE);

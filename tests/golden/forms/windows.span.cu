@@ -1,8 +1,6 @@
 constexpr int THREADS = 64;  // threads of a block
 constexpr int VEC = 1;  // elements of a vector
 constexpr int HALO = 2;  // places that a window reaches to either side of a block's own
-// whether the kernel starts before the one ahead of it ends, and waits by itself
-constexpr bool PROGRAMMATIC = false;
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 // type of this operand's elements
 using x_t = __nv_bfloat16;
@@ -40,7 +38,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_span(
     if (image >= images) return;
     [[maybe_unused]] const index_t at_rest = image % size_rest;
     [[maybe_unused]] const index_t at_B = image / size_rest;
-    programmatic_wait<PROGRAMMATIC>();
     const float neg_beta = -beta;
     Span<x_t, VEC, HALO> x_words;
     x_words.load(x_ptr + at_B * x_stride_B + at_rest * x_stride_rest, at, size);
@@ -82,5 +79,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_span(
     {
         store_vector(y_ptr + at_B * y_stride_B + at_rest * y_stride_rest + at, pack<y_t>(y_out));
     }
-    programmatic_launch<PROGRAMMATIC>();
 }

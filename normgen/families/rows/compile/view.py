@@ -160,7 +160,8 @@ class RowsView:
         body, in_memory = self.body, self.form.stored
         per_row, parts, rows, of_elements = self._divided()
         apart = {c.name: body.sums.part_value(c.column, body.row_value) for c in parts}
-        beyond = "Layout::beyond(item, column + i)" if self.form is PIPELINE or in_memory else ""
+        ends = self.form is PIPELINE or in_memory
+        beyond = "Layout::beyond(item, column + i)" if ends and self.text.realigned else ""
         body.finish(stored, of_elements, lambda column, value: column.element(value, in_memory, beyond))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
         row_columns += [c.element(body.sums.largest_value(c.column, body.row_value), in_memory) for c in rows]

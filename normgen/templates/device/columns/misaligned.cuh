@@ -98,7 +98,7 @@ __device__ __forceinline__ Vector<T, N> cut_columns(const Vector<T, N, true>& ar
 
 // One store, where the compiler would make two of a word whose parts it has moved.
 __device__ __forceinline__ void store_whole(unsigned int* address, unsigned int word) { *address = word; }
-__device__ __forceinline__ void store_whole(uint4* address, uint4 word) { store_word<false>(address, word); }
+__device__ __forceinline__ void store_whole(uint4* address, uint4 word) { store_word(address, word); }
 __device__ __forceinline__ void store_whole(uint2* address, uint2 word) {
 #if defined(NORMGEN_HOST)
     *address = word;

@@ -11,10 +11,8 @@ template <int UNTAGGED> struct ClusterL2Hints {
 
     __device__ __forceinline__ ClusterL2Hints() {
 #if !defined(NORMGEN_HOST)
-        if constexpr (UNTAGGED > 0) {
-            asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
-            asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
-        }
+        asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
+        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
 #endif
     }
 
@@ -23,20 +21,18 @@ template <int UNTAGGED> struct ClusterL2Hints {
     __device__ __forceinline__ void copy(
         void* shared, const void* global, int bytes, arrival_t* arrival, Index row, Index rows) const {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
-        if constexpr (UNTAGGED > 0) {
-            const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
-            const unsigned int counted = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-            asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                "[%0], [%1], %2, [%3], %4;"
-                :
-                : "r"(target), "l"(global), "r"(bytes), "r"(counted),
-                  "l"(rows > TAGGED_ABOVE && row < rows - UNTAGGED ? priority : usual)
-                : "memory");
-            return;
-        }
-#endif
+        const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
+        const unsigned int counted = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+            "[%0], [%1], %2, [%3], %4;"
+            :
+            : "r"(target), "l"(global), "r"(bytes), "r"(counted),
+              "l"(rows > TAGGED_ABOVE && row < rows - UNTAGGED ? priority : usual)
+            : "memory");
+#else
         bulk_copy(shared, global, bytes, arrival);
+#endif
     }
 
     // The first row that a cluster demotes, of its rows, which are STEP apart.

@@ -51,7 +51,7 @@ template <int TEAM, int THREADS, int ROWS, int LENGTH> struct RowTile {
     template <class T>
     static __device__ __forceinline__ void empty(T* rows, const T* row_tile, int elements) {
         const auto store = [&](int word) {
-            store_word<false>(
+            store_word(
                 reinterpret_cast<uint4*>(rows) + word, reinterpret_cast<const uint4*>(row_tile)[word]);
         };
         visit<T>(elements, store, [&](int i) { rows[i] = row_tile[i]; });

@@ -121,7 +121,7 @@ template <int VEC, int LENGTH, bool REALIGNED> struct StreamedRow {
                 const int at = begin + w * EACH;
                 const bool opens = w == 0 && lane == 0 && shift > 0;
                 if (!opens && at + EACH <= LENGTH) {
-                    store_word<false>(reinterpret_cast<uint4*>(row + at), words.word[w]);
+                    store_word(reinterpret_cast<uint4*>(row + at), words.word[w]);
                 } else store_elements(row + at, words.word[w], opens ? shift : 0, end - at);
             }
             if (shift > 0 && (lane == 31 || column + VEC >= LENGTH)) {  // what moved out of the last vector

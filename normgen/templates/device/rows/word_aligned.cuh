@@ -18,8 +18,8 @@
 // the row. (One more word for the last thread would keep a whole group waiting for one warp.)
 template <class T, int TEAM, int THREADS, int ITEMS, int LENGTH, int STAGES> struct WordAlignedPipeline {
     static constexpr int EACH = ELEMENTS_OF_WORD<T>;
-    using Row = RowPipeline<T, EACH, TEAM, THREADS, ITEMS, LENGTH, false, true, 0, true>;
-    using Places = RowPlaces<TEAM, THREADS, EACH, ITEMS, LENGTH, true, true>;
+    using Places = RealignedPlaces<TEAM, EACH, ITEMS, LENGTH, true>;
+    using Row = RealignedPipeline<T, Places, THREADS, true>;
     using V = Vector<T, EACH>;
 
     // The word after the row's last vector, of this thread's group: after all slices.
@@ -76,7 +76,7 @@ template <class T, int TEAM, int THREADS, int ITEMS, int LENGTH, int STAGES> str
 
 // The layout of a row over a thread group by aligned words.
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH> struct WordAlignedLayout {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true, true>;
+    using Places = RealignedPlaces<TEAM, N, ITEMS, LENGTH, true>;
 
     // The column of an element of a thread's word; LENGTH or more for one outside the row.
     static __device__ __forceinline__ int column(int item, int lane, int i, int shift) {

@@ -147,7 +147,7 @@ template <class T, int CHUNK, int THREADS, int PLANE> struct StagedRows {
             for (int word = lane; word - lane < THREADS / EACH; word += 32) {
                 const int at = opening + word * EACH;
                 if (word < words) {
-                    store_word<false>(
+                    store_word(
                         reinterpret_cast<uint4*>(target + at), *reinterpret_cast<const uint4*>(source + at));
                 }
             }
