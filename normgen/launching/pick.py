@@ -27,7 +27,8 @@ from normgen.launching.table import measured, nearest
 K = TypeVar("K")
 S = TypeVar("S")
 
-BUCKETS: tuple[int, ...] = tuple(4**power for power in range(11))  # each is for counts up to twice as many
+# Each is for counts from half as many to less than twice as many.
+BUCKETS: tuple[int, ...] = tuple(4**power for power in range(11))
 # Of a kernel in calls that differ in the count alone: with a text for blocks that have a multiprocessor each,
 # at most four texts.
 MOST_SCHEDULES = 3
@@ -62,8 +63,8 @@ class Space(ABC, Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Ranges(Generic[S]):
-    """How a kernel runs, whatever the count: by the first schedule up to the first of `ends`, and so on; by
-    the last beyond."""
+    """How a kernel runs, whatever the count: by the first schedule below the first of `ends`, and so on; by
+    the last from there on."""
 
     schedules: tuple[S, ...]
     ends: tuple[int, ...] = ()
@@ -71,7 +72,7 @@ class Ranges(Generic[S]):
     def of(self, count: int) -> S:
         """How it runs for so many."""
         ranges = zip(self.ends, self.schedules, strict=False)
-        return next((schedule for end, schedule in ranges if count <= end), self.schedules[-1])
+        return next((schedule for end, schedule in ranges if count < end), self.schedules[-1])
 
 
 def pick(family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S], count: int) -> S | None:
@@ -135,13 +136,13 @@ def buckets_of(moved: int) -> tuple[int, ...]:
 
 def bucket_of(count: int) -> int:
     """The bucket of a count: the nearest one."""
-    return next((bucket for bucket in BUCKETS if count <= 2 * bucket), BUCKETS[-1])
+    return next((bucket for bucket in BUCKETS[:-1] if count < 2 * bucket), BUCKETS[-1])
 
 
 def together(count: int, known: int) -> bool:
     """Whether two counts are of one bucket. (Of the first, which may be open, nothing else is asked.)"""
     bucket = bucket_of(known)
-    return (bucket == BUCKETS[0] or count > bucket // 2) and (bucket == BUCKETS[-1] or count <= 2 * bucket)
+    return count >= bucket // 2 and (bucket == BUCKETS[-1] or count < 2 * bucket)
 
 
 class Range(NamedTuple):

@@ -1,4 +1,4 @@
-"""However many rows calls have, a kernel of one width and type has at most two texts, known ahead, and
+"""However many rows calls have, a kernel of one width and type has at most four texts, known ahead, and
 one more beyond 2^31 elements."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def number_of(launch: Launch) -> str:
 
 
 @pytest.mark.parametrize(("name", "device", "direction"), paired(ROWS, DEVICES, ("forward", "backward")))
-def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, direction: str) -> None:
+def test_four_texts_at_most_and_all_of_them_known(name: str, device: Machine, direction: str) -> None:
     package = packaged(name)
     record = getattr(package, direction)
     widths = WIDTHS[::2] if name in ("adaln_modulate", "qk_norm") else WIDTHS
@@ -71,7 +71,7 @@ def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, dir
         for kernel, texts in found.items():
             where = f"{kernel} {dtype} {width}"
             # (a second stage has its own for each way that blocks leave sums, and for few segments)
-            most = 4 if kernel.endswith("_second_stage") else 2
+            most = 6 if kernel.endswith("_second_stage") else 4
             assert len(texts) <= most, f"{where}: {len(texts)} texts"
             assert texts <= known, f"{where}: a text that nobody knew of"
         assert others == [known, known], "whatever the call has"

@@ -107,7 +107,7 @@ def test_what_was_measured_is_taken(family: str, ship: Ship) -> None:
 @pytest.mark.parametrize("family", CALLS)
 def test_what_was_measured_is_taken_in_its_bucket_alone(family: str, ship: Ship) -> None:
     few, many = two_others(family)
-    shipped, counts = kernel(family, 64), [1, 2, 5, 16, 32, 33, 64, 128, 129, 2048]
+    shipped, counts = kernel(family, 64), [1, 2, 5, 8, 16, 31, 32, 64, 127, 128, 2048]
     ship(shipped, [(count_of(family, 16), short(few)), (count_of(family, 64), short(many))])
     for count in counts:
         bucket = bucket_of(count_of(family, count))
