@@ -26,6 +26,7 @@ from normgen.launching.table import measured, nearest
 
 K = TypeVar("K")
 S = TypeVar("S")
+Known = tuple[tuple[int, S], ...]  # counts, each with a schedule
 
 # Each is for counts from half as many to less than twice as many.
 BUCKETS: tuple[int, ...] = tuple(4**power for power in range(11))
@@ -34,6 +35,7 @@ BUCKETS: tuple[int, ...] = tuple(4**power for power in range(11))
 MOST_SCHEDULES = 3
 _WORTH = 1.05  # a further schedule, and so another text: what it must gain, over all buckets together
 _MOST_BYTES = 1 << 34  # that a call of a bucket moves
+_NEVER = 1e9  # microseconds
 # Of its time, what counts more of a schedule for each register that its threads are expected to lack. Timings
 # are all of one architecture, and have most of that in them there.
 _LACKING, _LACKING_ELSEWHERE, _TIMED = 0.005, 0.02, 90.0
@@ -82,40 +84,41 @@ def pick(family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S], cou
     own = nearest([each for each in known if together(count, each[0])], count)
     if own is not None:
         return own
-    found: Ranges[S] | None = predicted(space, _left(known))
+    found: Ranges[S] | None = predicted(space, known)
     return None if found is None else found.of(count)
 
 
 def every(family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S]) -> list[S]:
     """The schedules that `pick` takes for any count."""
     known = _measured(family, kernel, call)
-    found: Ranges[S] | None = predicted(space, _left(known))
+    found: Ranges[S] | None = predicted(space, known)
     return list(dict.fromkeys((*(each for _, each in known), *(found.schedules if found else ()))))
 
 
-def _measured(family: LaunchFamily[K, S], kernel: K, call: Call) -> list[tuple[int, S]]:
+def _measured(family: LaunchFamily[K, S], kernel: K, call: Call) -> Known[S]:
     """The counts for which schedules were measured, each with the schedule, if it may run."""
     key, _ = family.measured_as(kernel, call) or ("", 0)
     found = measured(call.device.arch, key, family.schedule)
     settled = ((count, family.settle(kernel, call, each)) for count, each in found)
-    return [(count, each) for count, each in settled if isinstance(each, family.schedule)]
-
-
-def _left(known: Sequence[tuple[int, S]]) -> int:
-    """How many schedules may be predicted beside those that were measured."""
-    return max(1, MOST_SCHEDULES - len({schedule for _, schedule in known}))
+    return tuple((count, each) for count, each in settled if isinstance(each, family.schedule))
 
 
 @lru_cache(maxsize=4096)
-def predicted(space: Space[Any], most: int = MOST_SCHEDULES) -> Ranges[Any] | None:
+def predicted(space: Space[Any], known: Known[Any] = ()) -> Ranges[Any] | None:
     """The schedules with the least predicted times: a start for each range of buckets, and then the neighbour
-    of it that does best in its range."""
-    counts, starts = space.counts, space.starts()
+    of it that does best in its range. `known`: what was measured, which is taken in its bucket."""
+    counts, fixed = space.counts, dict(known)
+    starts = list(dict.fromkeys((*space.starts(), *fixed.values())))
     if not starts:
         return None
+    us = space.times(starts, counts)
+    for count, schedule in known:
+        place = next((place for place, each in enumerate(counts) if count < 2 * each), -1)
+        us[place] = np.where(np.arange(len(starts)) == starts.index(schedule), 1.0, _NEVER)
     schedules, ends = [], []
-    for begin, end, place in ranges_of(space.times(starts, counts), most):
-        near = list(space.near(starts[place]))
+    for begin, end, place in ranges_of(us, MOST_SCHEDULES):
+        start = starts[place]
+        near = [start] if start in fixed.values() else list(space.near(start))
         schedules.append(near[least_regret(space.times(near, counts[begin:end]))])
         ends.append(2 * counts[end - 1])
     return Ranges(tuple(schedules), tuple(ends[:-1]))

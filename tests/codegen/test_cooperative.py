@@ -35,12 +35,12 @@ def dealt_out(monkeypatch, held=1, places=1, threads=64):
     """Small blocks, of which several share a row however short it is."""
     usual = pick.predicted
 
-    def predicted(space, *most):
+    def predicted(space, known=()):
         shape = space.shape
         if not (isinstance(space, RowsSpace) and shape.cooperates and "cooperative" in space.forms):
-            return usual(space, *most)
+            return usual(space, known)
         made = cooperative(shape, threads, held, places)
-        return pick.Ranges((fit(made, shape, space.device),)) if made.members > 1 else usual(space, *most)
+        return pick.Ranges((fit(made, shape, space.device),)) if made.members > 1 else usual(space, known)
 
     monkeypatch.setattr(pick, "predicted", predicted)
 

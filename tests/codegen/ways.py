@@ -51,9 +51,9 @@ def asked_first(asked: Callable[[RowsSpace], Ranges[Any] | None]) -> Iterator[No
     """Kernels of the rows family take what this says, and what they take by themselves where it is None."""
     usual = pick.predicted
 
-    def predicted(space: Space[Any], *most: int) -> Ranges[Any] | None:
+    def predicted(space: Space[Any], known: Any = ()) -> Ranges[Any] | None:
         found = asked(space) if isinstance(space, RowsSpace) else None
-        return usual(space, *most) if found is None else found
+        return usual(space, known) if found is None else found
 
     with patch.object(pick, "predicted", predicted):
         yield

@@ -95,8 +95,8 @@ class ColumnsSpace(Space[ColumnSchedule]):
     @property
     def counts(self) -> Sequence[int]:
         shape, few = self.shape, self.shape.side_by_side
-        moved = shape.length * few * max(1, shape.reads + shape.writes)
-        return [few * count for count in buckets_of(moved)] if shape.batched else [few]
+        found = buckets_of(shape.length * max(1, shape.reads + shape.writes)) if shape.batched else ()
+        return [count for count in found if 2 * count > few] or [few]
 
     def starts(self) -> Sequence[ColumnSchedule]:
         return starts(self.shape)

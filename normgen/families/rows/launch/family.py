@@ -148,7 +148,7 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
             blocks = (
                 [near] if near.far or kernel.pieces else [near, RowBlocks(kernel, schedule, call, wide=True)]
             )
-            alone = (False, True) if near.form.across_segments else (False,)
+            alone = (False, True) if _may_be_alone(near) else (False,)
             for rows, each, few_segments in product(blocks, alone, (False, True)):
                 if rows.wide and each:  # few rows do not reach that far
                     continue
@@ -225,10 +225,14 @@ def _backwards(rows: RowBlocks) -> bool:
 
 
 def _alone(rows: RowBlocks) -> bool:
-    """Whether there is a multiprocessor for each row (decoding), so that a block has all its registers. Forms
-    without segments have another text for that."""
-    able = rows.form.across_segments
-    return able and rows.rows * rows.schedule.cluster <= rows.call.device.multiprocessors
+    """Whether there is a multiprocessor for each row (decoding), so that its block has all the registers."""
+    return _may_be_alone(rows) and rows.rows <= rows.call.device.multiprocessors
+
+
+def _may_be_alone(rows: RowBlocks) -> bool:
+    """Whether there is another text for that: for rows of one block alone, so that of the schedules for all
+    numbers of rows one at most has two texts."""
+    return rows.form.across_segments and rows.schedule.cluster == 1
 
 
 def _untagged(rows: RowBlocks) -> int:
