@@ -271,7 +271,7 @@ def call(case: Case, executor: HostExecutor) -> None:
     kept = patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE))
     planner = partial(plan_launches, strategy="resident" if case.form == "resident" else None)
     anew = patch.object(pick, "predicted", forgetful(pick.predicted))
-    with first(asked), patch.object(columns, "pick", of_columns), kept, anew:
+    with anew, first(asked), patch.object(columns, "pick", of_columns), kept:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package, planner=planner).on(executor), case.direction)(**arrays, out=out, **wanted)
 
