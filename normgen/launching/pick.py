@@ -1,9 +1,9 @@
 """Which of many schedules a kernel takes: the one that was measured for nearly as many rows, else the one
 with the least predicted time.
 
-Calls that differ in the number of rows, columns, images or segments alone share schedules: a bucket of such
-counts is a power of four, and neighbouring buckets have one schedule unless another gains enough. So a kernel
-has few texts in batches of all sizes. The choice depends on nothing but the call.
+Calls that differ in the number of rows, columns, images or segments alone share schedules. Such counts fall
+into buckets, one for each power of four, and neighbouring buckets have one schedule unless another gains
+enough. So a kernel has few texts in batches of all sizes. The choice depends on nothing but the call.
 """
 
 from __future__ import annotations
