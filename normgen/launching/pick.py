@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, pairwise
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -88,11 +89,18 @@ def pick(family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S], cou
     return None if found is None else found.of(count)
 
 
-def every(family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S]) -> list[S]:
-    """The schedules that `pick` takes for any count."""
+def every(
+    family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S]
+) -> Iterator[tuple[S, float, float]]:
+    """The schedules that `pick` takes for any count: each with the least count for which it may, and the
+    first beyond."""
     known = _measured(family, kernel, call)
+    for count, schedule in known:
+        bucket = bucket_of(count)
+        yield schedule, bucket // 2, inf if bucket == BUCKETS[-1] else 2 * bucket
     found: Ranges[S] | None = predicted(space, known)
-    return list(dict.fromkeys((*(each for _, each in known), *(found.schedules if found else ()))))
+    if found is not None:
+        yield from zip(found.schedules, (0, *found.ends), (*found.ends, inf), strict=True)
 
 
 def _measured(family: LaunchFamily[K, S], kernel: K, call: Call) -> Known[S]:

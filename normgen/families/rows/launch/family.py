@@ -139,16 +139,18 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
     def texts(self, kernel: RowsRecord, call: Call) -> tuple[Launch, ...]:
         """Launches with every text that calls like this one take, whatever the number of their rows.
 
-        One more is beyond 2^31 elements, where offsets of 64 bits would spill. Only texts, entries and shared
+        Some are beyond 2^31 elements, where offsets of 64 bits would spill. Only texts, entries and shared
         memory are those of such calls.
         """
         found: dict[tuple[str, str], Launch] = {}
-        for schedule in every(self, kernel, call, space_of(kernel, call)):
+        each_alone = call.device.multiprocessors
+        for schedule, least, beyond in every(self, kernel, call, space_of(kernel, call)):
             near = RowBlocks(kernel, schedule, call, wide=False)
             blocks = (
                 [near] if near.far or kernel.pieces else [near, RowBlocks(kernel, schedule, call, wide=True)]
             )
-            alone = (False, True) if _may_be_alone(near) else (False,)
+            able = _may_be_alone(near)
+            alone = [False] * (not able or beyond > each_alone + 1) + [True] * (able and least <= each_alone)
             for rows, each, few_segments in product(blocks, alone, (False, True)):
                 if rows.wide and each:  # few rows do not reach that far
                     continue
