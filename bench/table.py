@@ -10,7 +10,7 @@ place of those of the same kernels.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ class Measured(NamedTuple):
     key: str
     about: str
     count: int
-    bits: Any
     knobs: Mapping[str, Any]
 
 
@@ -51,19 +50,17 @@ def measured(lines: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
                 key, count = kept
                 about = f"{each.kernel.name} of {line['call']}"
                 short = line["schedules"][each.kernel.name]
-                yield Measured(key, about, count, each.bits, short)
+                yield Measured(key, about, count, short)
 
 
 def table(found: Iterable[Measured], known: Iterable[Line] = ()) -> list[Line]:
-    """Of each shape those schedules that give a row the bits that most of them give; then known lines of
-    other shapes."""
+    """Of each shape the schedules of all its counts; then known lines of other shapes."""
     by_key: dict[str, list[Measured]] = defaultdict(list)
     for each in found:
         by_key[each.key].append(each)
     lines = []
     for key, alike in by_key.items():
-        (bits, _), *_ = Counter(each.bits for each in alike).most_common()
-        counts = {each.count: each.knobs for each in alike if each.bits == bits}
+        counts = {each.count: each.knobs for each in alike}
         lines.append(Line(key, alike[0].about, tuple(sorted(counts.items()))))
     return [*lines, *(line for line in known if line.key not in by_key)]
 

@@ -21,7 +21,7 @@ from normgen.package.direction import Direction
 from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import Choice, chosen, fastest
 
-MOST_CASES = 12
+MOST_CASES = 32
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,10 @@ def _walk(
         point = points.pop(0)
         lengths = {**dict(binding.extents), **point}
         elements = max(prod(lengths[axis] for axis, _ in each.strides) for _, each in binding.operands)
-        too_large = point != planned and elements >= INT_LIMIT
-        if too_large or any(case.limits.hold(point) for case in found):
+        if point != planned and elements >= INT_LIMIT:  # on to a smaller call
+            points += [{axis: -(-n // 2) for axis, n in point.items()}] * (max(point.values()) > 1)
+            continue
+        if any(case.limits.hold(point) for case in found):
             continue
         case = case_at(point)
         if case.value is not None:

@@ -53,17 +53,14 @@ def require_architecture(path: Path, arch: str) -> None:
 
 
 def export(path: Path, norm: str, device: Machine, found: Sequence[Outcome]) -> None:
-    """Add the schedules found to the table in a file. Prints those that cannot be added."""
+    """Add the schedules found to the table in a file."""
     from normgen.launching.table import written
-    from normgen.measure.lines import OtherBits, lines, with_line
+    from normgen.measure.lines import lines, with_line
 
     table = table_in(path)
     for outcome in found:
         for each, line in lines(outcome, norm, device.name):
-            try:
-                table = with_line(table, each.kernel, line)
-            except OtherBits as fault:
-                say(f"{each.kernel.name} is not added to {path}: {fault}; remove that line to replace it")
+            table = with_line(table, each.kernel, line)
     if not table:
         say(f"nothing to write to {path}: tables have no lines for the kernels of this norm")
         return

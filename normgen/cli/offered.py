@@ -19,8 +19,8 @@ NEAR, NEXT = 2, 5  # how many others are shown, in a summary and with a plan
 # Why a schedule that is predicted to be faster is skipped, by whether the one that is taken was measured.
 _WHY_SKIPPED = {
     True: "normgen takes what was fastest in measurements, even if something else is predicted to be faster",
-    False: "normgen skips a schedule that is faster only at this batch size, so that a row has the same bits "
-    "in every batch",
+    False: "normgen uses few schedules for batches of all sizes, and skips one that is little faster, or is "
+    "faster only near this batch size",
 }
 
 

@@ -212,9 +212,3 @@ def usual_machine(arch: str) -> Machine:
     """The usual device of an architecture, for planning without one."""
     known = _USUAL.get(arch.rstrip("af"))
     return machine_of(arch) if known is None else replace(known, arch=arch)
-
-
-def of_usual_size(device: Machine) -> Machine:
-    """The device, with as many multiprocessors as are usual for its architecture: what decides the bits of
-    results is chosen for so many, since a call may count on fewer than there are."""
-    return replace(device, multiprocessors=usual_machine(device.arch).multiprocessors)

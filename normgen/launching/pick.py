@@ -1,9 +1,9 @@
-"""Which of many schedules a kernel takes: the one that was measured, else the one with the least predicted
-time.
+"""Which of many schedules a kernel takes: the one that was measured for nearly as many rows, else the one
+with the least predicted time.
 
-Those that give the same bits are chosen together, by their regrets over how many rows, columns, images or
-segments there may be: so that each of these has the same bits in any batch. The rest follows from how many
-there are.
+Calls that differ in the number of rows, columns, images or segments alone share schedules. Such counts fall
+into buckets, one for each power of four, and neighbouring buckets have one schedule unless another gains
+enough. So a kernel has few texts in batches of all sizes. The choice depends on nothing but the call.
 """
 
 from __future__ import annotations
@@ -12,30 +12,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, combinations, pairwise
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from normgen.launching.call import Call
 from normgen.launching.family import LaunchFamily
-from normgen.launching.knobs import Knobs, bits_of, distinct
+from normgen.launching.knobs import distinct
 from normgen.launching.model import lacking, microseconds
 from normgen.launching.quantities import Array
-from normgen.launching.table import nearest
+from normgen.launching.table import measured, nearest
 
 K = TypeVar("K")
 S = TypeVar("S")
+Known = tuple[tuple[int, S], ...]  # counts, each with a schedule
 
-COUNTS = (1, 16, 256, 4096, 65536)  # in a batch, for which bits are chosen
-# Of regrets for so many: what few take is for the most part a launch, which a few threads more hardly change.
-_WEIGHTS = np.array([0.5, 0.7, 1.0, 1.2, 1.2])
-BUCKETS: tuple[int, ...] = tuple(4**power for power in range(11))  # for which the other knobs are
+# Each is for counts from half as many to less than twice as many.
+BUCKETS: tuple[int, ...] = tuple(4**power for power in range(11))
+# Of a kernel in calls that differ in the count alone: with a text for blocks that have a multiprocessor each,
+# at most four texts.
+MOST_SCHEDULES = 3
+_WORTH = 1.05  # a further schedule, and so another text: what it must gain, over all buckets together
+_MOST_BYTES = 1 << 34  # that a call of a bucket moves
+_NEVER = 1e9  # microseconds
 # Of its time, what counts more of a schedule for each register that its threads are expected to lack. Timings
 # are all of one architecture, and have most of that in them there.
 _LACKING, _LACKING_ELSEWHERE, _TIMED = 0.005, 0.02, 90.0
-_WORTH = 1.05  # a second schedule, and so another text: what it must gain somewhere
-_MOST_BYTES = 1 << 34  # that a call moves, of those that bits are chosen for
 
 
 class Space(ABC, Generic[S]):
@@ -44,86 +48,88 @@ class Space(ABC, Generic[S]):
 
     @property
     def counts(self) -> Sequence[int]:
-        """How many there may be, for which bits are chosen."""
+        """The buckets of this count."""
         return (1,)
-
-    @property
-    def usual(self) -> Space[S]:
-        """The same space for as many multiprocessors as are usual: bits are chosen there, since calls may
-        count on fewer. For those that there are they are chosen only where none of the schedules that have
-        them may run on so few."""
-        return self
 
     @abstractmethod
     def starts(self) -> Sequence[S]:
         """The schedules that are looked at first."""
 
     def near(self, start: S) -> Iterable[S]:
-        """Those that give the bits of a start and may run."""
+        """A start, and its neighbours that may run."""
         return (start,)
 
     @abstractmethod
     def times(self, found: Sequence[S], counts: Sequence[int]) -> Array:
         """What schedules are compared by (see `compared`), for each count."""
 
-    def start_times(self, found: Sequence[S], counts: Sequence[int]) -> Array:
-        """What starts are compared by."""
-        return self.times(found, counts)
-
-    def bits(self, schedule: S) -> Knobs:
-        """What of a schedule decides the bits of results."""
-        return bits_of(schedule)
-
 
 @dataclass(frozen=True, slots=True)
-class Ways(Generic[S]):
-    """How a kernel runs, whatever the count: `many`, or `few` where there are less than `below`."""
+class Ranges(Generic[S]):
+    """How a kernel runs, whatever the count: by the first schedule below the first of `ends`, and so on; by
+    the last from there on."""
 
-    many: S
-    few: S
-    below: int = 0
+    schedules: tuple[S, ...]
+    ends: tuple[int, ...] = ()
 
     def of(self, count: int) -> S:
         """How it runs for so many."""
-        return self.few if count < self.below else self.many
+        ranges = zip(self.ends, self.schedules, strict=False)
+        return next((schedule for end, schedule in ranges if count < end), self.schedules[-1])
 
 
-def pick(family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S], size: int) -> S | None:
-    """The schedule that was measured for the nearest count, if it may run, else the one with the least
-    predicted time for nearly so many; None where there is none."""
-    key, count = family.measured_as(kernel, call) or ("", 0)
-    measured = nearest(call.device.arch, key, family.schedule, count)
-    legal = None if measured is None else family.settle(kernel, call, measured)
-    if isinstance(legal, family.schedule):
-        return legal
-    ways: Ways[S] | None = predicted(space, (size,))
-    return None if ways is None else ways.many
+def pick(family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S], count: int) -> S | None:
+    """The schedule that was measured for a count of the same bucket, else the predicted one; None where there
+    is none. (What was measured needs no prediction, so that such calls are planned soonest.)"""
+    known = _measured(family, kernel, call)
+    own = nearest([each for each in known if together(count, each[0])], count)
+    if own is not None:
+        return own
+    found: Ranges[S] | None = predicted(space, known)
+    return None if found is None else found.of(count)
+
+
+def every(
+    family: LaunchFamily[K, S], kernel: K, call: Call, space: Space[S]
+) -> Iterator[tuple[S, float, float]]:
+    """The schedules that `pick` takes for any count: each with the least count for which it may, and the
+    first beyond."""
+    known = _measured(family, kernel, call)
+    for count, schedule in known:
+        bucket = bucket_of(count)
+        yield schedule, bucket // 2, inf if bucket == BUCKETS[-1] else 2 * bucket
+    found: Ranges[S] | None = predicted(space, known)
+    if found is not None:
+        yield from zip(found.schedules, (0, *found.ends), (*found.ends, inf), strict=True)
+
+
+def _measured(family: LaunchFamily[K, S], kernel: K, call: Call) -> Known[S]:
+    """The counts for which schedules were measured, each with the schedule, if it may run."""
+    key, _ = family.measured_as(kernel, call) or ("", 0)
+    found = measured(call.device.arch, key, family.schedule)
+    settled = ((count, family.settle(kernel, call, each)) for count, each in found)
+    return tuple((count, each) for count, each in settled if isinstance(each, family.schedule))
 
 
 @lru_cache(maxsize=4096)
-def predicted(space: Space[Any], sizes: tuple[int, ...]) -> Ways[Any] | None:
-    """The schedules with the least predicted time for these counts: of the starts with the bits that do best,
-    the neighbours of the one for the least of them and of the one for the most."""
-    for each in dict.fromkeys((space.usual, space)):
-        if not (alike := _alike(each)):
-            continue
-        us = space.start_times(alike, sizes)
-        firsts = dict.fromkeys(alike[int(us[end].argmin())] for end in (0, -1))
-        near = list(distinct(chain.from_iterable(map(space.near, firsts))))
-        if near:
-            many, few, below = of_two(sizes, space.times(near, sizes))
-            return Ways(near[many], near[few], below)
-    return None
-
-
-@lru_cache(maxsize=1024)
-def _alike(space: Space[Any]) -> Sequence[Any]:
-    """The starts with the bits of which the regrets over all counts are least."""
-    found = space.starts()
-    bits = [space.bits(each) for each in found]
-    if len(set(bits)) < 2:
-        return found
-    return [found[place] for place in of_least_regret(bits, space.start_times(found, space.counts))]
+def predicted(space: Space[Any], known: Known[Any] = ()) -> Ranges[Any] | None:
+    """The schedules with the least predicted times: a start for each range of buckets, and then the neighbour
+    of it that does best in its range. `known`: what was measured, which is taken in its bucket."""
+    counts, fixed = space.counts, dict(known)
+    starts = list(dict.fromkeys((*space.starts(), *fixed.values())))
+    if not starts:
+        return None
+    us = space.times(starts, counts)
+    for count, schedule in known:
+        place = next((place for place, each in enumerate(counts) if count < 2 * each), -1)
+        us[place] = np.where(np.arange(len(starts)) == starts.index(schedule), 1.0, _NEVER)
+    schedules, ends = [], []
+    for begin, end, place in ranges_of(us, MOST_SCHEDULES):
+        start = starts[place]
+        near = [start] if start in fixed.values() else list(space.near(start))
+        schedules.append(near[least_regret(space.times(near, counts[begin:end]))])
+        ends.append(2 * counts[end - 1])
+    return Ranges(tuple(schedules), tuple(ends[:-1]))
 
 
 def compared(quantities: Mapping[str, Array], schedules: int) -> Array:
@@ -134,27 +140,52 @@ def compared(quantities: Mapping[str, Array], schedules: int) -> Array:
     return us * (1 + np.where(timed, _LACKING, _LACKING_ELSEWHERE) * lacking(quantities, schedules))
 
 
-def counts_of(moved: int) -> tuple[int, ...]:
-    """How many there may be in a batch, where each moves so many bytes."""
-    return tuple(count for count in COUNTS if count * moved <= _MOST_BYTES) or COUNTS[:1]
+def buckets_of(moved: int) -> tuple[int, ...]:
+    """The buckets of what moves so many bytes each, as far as calls may have so many."""
+    return tuple(count for count in BUCKETS if count * moved <= _MOST_BYTES) or BUCKETS[:1]
 
 
 def bucket_of(count: int) -> int:
-    """The bucket that is nearest to a number of rows or columns."""
-    return next((bucket for bucket in BUCKETS if count <= 2 * bucket), BUCKETS[-1])
+    """The bucket of a count: the nearest one."""
+    return next((bucket for bucket in BUCKETS[:-1] if count < 2 * bucket), BUCKETS[-1])
 
 
-def of_least_regret(bits: Sequence[Knobs], microseconds: Array) -> list[int]:
-    """Places of the schedules with those bits of which the regrets over all counts are least: as squares, so
-    that large ones count most.
+def together(count: int, known: int) -> bool:
+    """Whether two counts are of one bucket. (Of the first, which may be open, nothing else is asked.)"""
+    bucket = bucket_of(known)
+    return count >= bucket // 2 and (bucket == BUCKETS[-1] or count < 2 * bucket)
 
-    `microseconds`: [counts, schedules]."""
-    alike: dict[Knobs, list[int]] = {}
-    for place, each in enumerate(bits):
-        alike.setdefault(each, []).append(place)
-    best = np.stack([microseconds[:, places].min(1) for places in alike.values()], 1)
-    regret = np.log(best / best.min(1, keepdims=True)) * _WEIGHTS[: len(best), None]
-    return list(alike.values())[int((regret**2).sum(0).argmin())]
+
+class Range(NamedTuple):
+    """Buckets that share a schedule: the place of the first, that after the last, and that of the
+    schedule."""
+
+    begin: int
+    end: int
+    schedule: int
+
+
+def ranges_of(microseconds: Array, most: int) -> list[Range]:
+    """The ranges, at most so many, in which the product of all regrets is least: the time of what is taken
+    over the least. A further range has to gain `_WORTH`.
+
+    `microseconds`: [buckets, schedules]."""
+    count = len(microseconds)
+    regret = np.log(microseconds / microseconds.min(1, keepdims=True))
+    spans = {(a, b): regret[a:b].sum(0) for a, b in combinations(range(count + 1), 2)}
+    least = {span: float(each.min()) for span, each in spans.items()}
+
+    def cost(cuts: tuple[int, ...]) -> float:
+        return len(cuts) * float(np.log(_WORTH)) + sum(least[span] for span in pairwise((0, *cuts, count)))
+
+    divisions = chain.from_iterable(combinations(range(1, count), cuts) for cuts in range(most))
+    taken = min(divisions, key=cost)
+    return [Range(*span, int(spans[span].argmin())) for span in pairwise((0, *taken, count))]
+
+
+def least_regret(microseconds: Array) -> int:
+    """The place of the schedule of which the product of regrets is least."""
+    return int(np.log(microseconds).sum(0).argmin())
 
 
 def around(usual: S | None, space: Space[S]) -> Iterator[S]:
@@ -167,27 +198,3 @@ def around(usual: S | None, space: Space[S]) -> Iterator[S]:
         yield from chain.from_iterable(map(space.near, (usual, *first)))
 
     return iter(()) if usual is None else distinct(every(usual))
-
-
-class Two(NamedTuple):
-    """Places of the schedules for many and for few, where fewer are less than `below`; of one schedule both
-    are the same."""
-
-    many: int
-    few: int
-    below: int
-
-
-def of_two(counts: Sequence[int], microseconds: Array) -> Two:
-    """The one or two schedules of which the worst regret is least, each up to or from some number.
-
-    `microseconds`: [counts, schedules]."""
-    regret = microseconds / microseconds.min(1, keepdims=True)
-    up_to, from_ = np.maximum.accumulate(regret), np.maximum.accumulate(regret[::-1])[::-1]
-    alone = int(from_[0].argmin())
-    both = [max(up_to[place - 1].min(), from_[place].min()) for place in range(1, len(counts))]
-    if not both or from_[0, alone] < _WORTH * min(both):
-        return Two(alone, alone, 0)
-    turn = 1 + int(np.argmin(both))
-    below = round((counts[turn - 1] * counts[turn]) ** 0.5)
-    return Two(int(from_[turn].argmin()), int(up_to[turn - 1].argmin()), below)

@@ -7,7 +7,7 @@ schedule was fastest. `bench/table.py` writes it. A line that is no longer legal
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from hashlib import blake2b
@@ -40,9 +40,8 @@ def measured(arch: str, key: str, schedule: type[S]) -> tuple[tuple[int, S], ...
     return tuple((count, each) for count, each in made if not isinstance(each, Support))
 
 
-def nearest(arch: str, key: str, schedule: type[S], count: int) -> S | None:
-    """The schedule that was taken for the nearest count; None where nothing was measured."""
-    found = measured(arch, key, schedule)
+def nearest(found: Sequence[tuple[int, S]], count: int) -> S | None:
+    """The schedule of the nearest count; None where there is none."""
     for (less, schedule_of_less), (more, _) in pairwise(found):
         if count <= isqrt(less * more):
             return schedule_of_less

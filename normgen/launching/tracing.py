@@ -149,6 +149,13 @@ class Size:
             return bool(float(self) < other)
         return not self.trace.at_least_zero(self.formula - formula_of(other))
 
+    def __le__(self, other: Any) -> bool:
+        """Without the question whether they are equal, which would be a case of one length alone."""
+        return self < other + 1 if _whole(other) else bool(float(self) <= other)
+
+    def __gt__(self, other: Any) -> bool:
+        return not self <= other
+
     def __bool__(self) -> bool:
         return not self.trace.is_zero(self.formula)
 

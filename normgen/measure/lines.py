@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from normgen.launching.knobs import Knobs, full, schedule_of, short
+from normgen.launching.knobs import full, schedule_of, short
 from normgen.launching.support import Support
 from normgen.launching.table import Line
 from normgen.measure.trials import Outcome
@@ -14,13 +14,9 @@ from normgen.runtime.planning.choose import Candidate
 from normgen.runtime.planning.registry import family_of
 
 
-class OtherBits(Exception):
-    """A line that a table cannot take: it has one for the same rows that adds them up in another order."""
-
-
 def lines(outcome: Outcome, norm: str, device: str) -> list[tuple[Candidate, Line]]:
     """The kernels that are fastest, each with its line, as far as their families have tables. Those that run
-    by default have one too: else a line of another number of rows would be taken for this one.
+    by default have one too: else a line of nearly as many rows might be taken for this one.
 
     `norm` and `device` are names, for people who read the line."""
     case, found = outcome.case, []
@@ -35,23 +31,16 @@ def lines(outcome: Outcome, norm: str, device: str) -> list[tuple[Candidate, Lin
 
 def with_line(table: Sequence[Line], kernel: Kernel, line: Line) -> list[Line]:
     """A table in which a line of one count takes the place of what was there for its shape and count.
-
-    Schedules of other counts stay where they can still be read. `OtherBits` where they give other bits: all
-    that a line has must agree, so that a row has the same bits in any batch."""
+    Schedules of other counts stay where they can still be read."""
     known = next((each for each in table if each.key == line.key), None)
     if known is None:
         return [*table, line]
-    ((count, knobs),) = line.measured
-    others = {n: each for n, each in known.measured if n != count and _bits(kernel, each) is not None}
-    for number, each in others.items():
-        if _bits(kernel, each) != _bits(kernel, knobs):
-            raise OtherBits(f"line {line.key} has a schedule for {number} that gives other bits")
-    measured = tuple(sorted((others | {count: knobs}).items()))
+    others = {count: each for count, each in known.measured if _is_one(kernel, each)}
+    measured = tuple(sorted((others | dict(line.measured)).items()))
     return [known._replace(measured=measured) if each is known else each for each in table]
 
 
-def _bits(kernel: Kernel, knobs: Mapping[str, Any]) -> Knobs | None:
-    """What decides the bits of a schedule that is written so; None where it is none."""
-    family = family_of(kernel)
-    schedule = schedule_of(family.schedule, full(family.schedule, knobs))
-    return None if isinstance(schedule, Support) else family.bits(schedule)
+def _is_one(kernel: Kernel, knobs: Mapping[str, Any]) -> bool:
+    """Whether what is written so is a schedule."""
+    kind = family_of(kernel).schedule
+    return not isinstance(schedule_of(kind, full(kind, knobs)), Support)

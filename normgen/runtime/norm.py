@@ -243,8 +243,8 @@ class Norm:
 
     def warmup(self, sizes: Sizes, dtypes: str | Mapping[str, str] = "f32", device: object = "cuda") -> None:
         """Compile and load the kernels of calls with contiguous arrays of these sizes, and of calls that
-        differ only in the number of rows: at most two texts for each kernel that works on rows, and one more
-        beyond 2^31 elements. Several are compiled in parallel."""
+        differ only in the number of rows: few texts for each kernel that works on rows. Several are compiled
+        in parallel."""
         key = device_key(device)
         run = [each for each in self._dispatchers.values() if each.direction.record.strategies]
         calls = [(each, imagined(each.direction, sizes, dtypes, key)) for each in run]

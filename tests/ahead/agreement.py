@@ -32,7 +32,7 @@ SHAPES: tuple[tuple[dict[str, int], str, str], ...] = (
     ({"D": 1001}, "f16", "sm_90"),
 )
 DRAWS = 3000  # of lengths, in which each case has a call
-LARGE = 2**22  # the fewest rows of a case that only calls of 2^31 elements may have
+LARGE = 2**22  # the fewest rows of a case that only calls of many elements may have
 
 
 @dataclass
@@ -101,13 +101,16 @@ def _calls(package: Package, cases: Cases) -> list[Call]:
     random, found = Random(repr(cases.sizes)), {}
     arrays = {each.record.name: place << 40 | 16 * place for place, each in enumerate(tensors(cases), 1)}
     attrs = {attr.name: 0.5 + place for place, attr in enumerate(package.attrs)}
-    small = {id(each) for each in cases.cases if all(bound.low < LARGE for bound in each.limits.bounds)}
+    one = _elements(cases, dict.fromkeys(cases.open, 1))
+    lows = {id(each): max((bound.low for bound in each.limits.bounds), default=1) for each in cases.cases}
+    small = {case for case, low in lows.items() if low < LARGE and low * one < 2**31}
     for _ in range(DRAWS):
         lengths = {axis: int(2 ** random.uniform(1, 5)) for axis in cases.open}
         bounds = random.choice(cases.cases).limits.bounds
         for bound in random.sample(bounds, len(bounds)):
             *outer, last = bound.axes
-            edge = random.choice((bound.low, bound.high, (bound.low + bound.high) // 2))
+            inside = random.choice((bound.low + 1, (bound.low + bound.high) // 2))
+            edge = random.choice((bound.low, bound.high, min(inside, bound.high)))
             others = prod(lengths[axis] for axis in outer)
             up = others - 1 if edge < bound.high else 0  # no less than the edge, but for the highest
             lengths[last] = max(2, (min(edge, LARGE) + up) // others)

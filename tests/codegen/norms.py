@@ -10,7 +10,8 @@ from normgen.cache_results import Late
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.rows.launch.choose import default, forms_of
+from normgen.families.rows.launch.choose import forms_of
+from normgen.families.rows.launch.family import default
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call

@@ -74,7 +74,6 @@ BANDS = {
 TEXTS = FORWARDS | BACKWARDS | BANDS
 
 # Of their axes.
-REMEMBERED = ("predicted", "_alike")  # functions that keep what they choose
 LENGTHS = {"B": 2, "T": 3, "S": 37, "C": 6, "rest": 70}
 
 
@@ -131,8 +130,7 @@ def deal_out(
     values = {"_THREADS": (threads,), "_MEMBERS": (members,), "_BLOCKS": blocks, "FEWER": (0,)}
     for name, value in {**values, "DEPTH_BYTES": depth}.items():
         patch.setattr(residence, name, value)
-    for name in REMEMBERED:
-        patch.setattr(pick, name, forgetful(getattr(pick, name)))
+    patch.setattr(pick, "predicted", forgetful(pick.predicted))
 
 
 def forgetful(found: Any) -> Any:

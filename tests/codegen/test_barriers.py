@@ -30,7 +30,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.alone import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
-from tests.codegen.residing import REMEMBERED, forgetful
+from tests.codegen.residing import forgetful
 from tests.codegen.test_columns import SCALED
 from tests.codegen.ways import first, of_form, pipeline, shared
 from tests.host.mutation import Altered, barrier_lines
@@ -270,8 +270,8 @@ def call(case: Case, executor: HostExecutor) -> None:
 
     kept = patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE))
     planner = partial(plan_launches, strategy="resident" if case.form == "resident" else None)
-    anew = patch.multiple(pick, **{name: forgetful(getattr(pick, name)) for name in REMEMBERED})
-    with first(asked), patch.object(columns, "pick", of_columns), kept, anew:
+    anew = patch.object(pick, "predicted", forgetful(pick.predicted))
+    with anew, first(asked), patch.object(columns, "pick", of_columns), kept:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package, planner=planner).on(executor), case.direction)(**arrays, out=out, **wanted)
 

@@ -159,10 +159,6 @@ def test_every_schedule_fits_its_device(text, direction, outer, reduced, across,
     else:
         chunks = outer * -(-across // schedule.vector)
         assert (first.grid[0] - 1) * schedule.lanes < chunks <= first.grid[0] * schedule.lanes
-    # the arithmetic of a column does not depend on how many there are
-    one = Call(bound(record, dtype, alignment=max(alignment, 4), B=1, C=reduced, rest=across), device, "")
-    alone = next(Columns().space(kernel, one))
-    assert (alone.form, alone.team, alone.items) == (schedule.form, schedule.team, schedule.items)
 
 
 def test_offsets_have_64_bits_where_the_tensor_needs_them():

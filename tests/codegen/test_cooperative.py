@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.choose import RowsSpace
 from normgen.families.rows.launch.legal import fit
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import cooperative, cooperative_rows
+from normgen.launching import pick
 from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
 from normgen.verify.draw import Sample
@@ -32,16 +33,16 @@ output y[B, D] = (x - bottom) / (top - bottom)
 
 def dealt_out(monkeypatch, held=1, places=1, threads=64):
     """Small blocks, of which several share a row however short it is."""
-    usual = choose.ways
+    usual = pick.predicted
 
-    def ways(shape, device, forms):
+    def predicted(space, known=()):
+        shape = space.shape
+        if not (isinstance(space, RowsSpace) and shape.cooperates and "cooperative" in space.forms):
+            return usual(space, known)
         made = cooperative(shape, threads, held, places)
-        if not (shape.cooperates and made.members > 1 and "cooperative" in forms):
-            return usual(shape, device, forms)
-        fitted = fit(made, shape, device)
-        return choose.Ways(fitted, fitted)
+        return pick.Ranges((fit(made, shape, space.device),)) if made.members > 1 else usual(space, known)
 
-    monkeypatch.setattr(choose, "ways", ways)
+    monkeypatch.setattr(pick, "predicted", predicted)
 
 
 # Norm, groups, strategy, directions, lengths, element types, slices held in registers and in memory.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
-from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.choose import RowsSpace
 from normgen.families.rows.launch.legal import legal
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.space import neighbours, starts
+from normgen.launching import pick
 from normgen.launching.machine import Machine
-from normgen.launching.pick import Ways
+from normgen.launching.pick import Ranges, Space
 
 Offers = Callable[[RowShape, Machine], Iterable[RowSchedule]]
 
@@ -20,27 +23,39 @@ Offers = Callable[[RowShape, Machine], Iterable[RowSchedule]]
 def first(found: Offers) -> Iterator[None]:
     """Kernels take the first of these schedules that they can, and what they take by themselves where they
     can take none."""
-    usual = choose.ways
 
-    def asked(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
-        fitted = (legal(each, shape, device) for each in found(shape, device) if each.form in forms)
+    def asked(space: RowsSpace) -> Ranges[Any] | None:
+        shape, device = space.shape, space.device
+        fitted = (legal(each, shape, device) for each in found(shape, device) if each.form in space.forms)
         first = next((each for each in fitted if isinstance(each, RowSchedule)), None)
-        return usual(shape, device, forms) if first is None else Ways(first, first)
+        return None if first is None else Ranges((first,))
 
-    with patch.object(choose, "ways", asked):
+    with asked_first(asked):
         yield
 
 
 @contextmanager
 def only(form: str) -> Iterator[None]:
     """Kernels that have this form take the schedule that they would take if they had no other."""
-    usual = choose.ways
+    usual = pick.predicted
 
-    def asked(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways | None:
-        found = usual(shape, device, (form,)) if form in forms else None
-        return usual(shape, device, forms) if found is None else found
+    def asked(space: RowsSpace) -> Ranges[Any] | None:
+        return usual(replace(space, forms=(form,))) if form in space.forms else None
 
-    with patch.object(choose, "ways", asked):
+    with asked_first(asked):
+        yield
+
+
+@contextmanager
+def asked_first(asked: Callable[[RowsSpace], Ranges[Any] | None]) -> Iterator[None]:
+    """Kernels of the rows family take what this says, and what they take by themselves where it is None."""
+    usual = pick.predicted
+
+    def predicted(space: Space[Any], known: Any = ()) -> Ranges[Any] | None:
+        found = asked(space) if isinstance(space, RowsSpace) else None
+        return usual(space, known) if found is None else found
+
+    with patch.object(pick, "predicted", predicted):
         yield
 
 

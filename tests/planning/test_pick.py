@@ -33,14 +33,15 @@ from normgen.launching.knobs import Knobs
 from normgen.launching.machine import Machine
 from normgen.launching.pick import (
     BUCKETS,
-    COUNTS,
+    MOST_SCHEDULES,
+    Range,
+    Ranges,
     Space,
-    Two,
     bucket_of,
+    buckets_of,
     compared,
-    counts_of,
-    of_least_regret,
-    of_two,
+    least_regret,
+    ranges_of,
 )
 from normgen.package.kernels import ColumnsRecord, Kernel, ResidentRecord, RowsRecord, WindowsRecord
 from normgen.runtime.planning.choose import Running
@@ -56,7 +57,6 @@ class Offered(NamedTuple):
     kernel: Kernel
     call: Call
     space: Space[Any]
-    size: int  # nearly the count of the call
 
     @property
     def starts(self) -> Sequence[Any]:
@@ -67,30 +67,27 @@ class Offered(NamedTuple):
         return list(self.space.near(start))
 
     def bits(self, schedule: Any) -> Knobs:
-        return self.space.bits(schedule)
+        found: Knobs = family_of(self.kernel).bits(schedule)
+        return found
 
     def predict(self) -> Any:
         """With nothing remembered, and no table."""
-        pick._alike.cache_clear()
-        rows = isinstance(self.kernel, RowsRecord)
-        return pick.predicted.__wrapped__(self.space, self.space.counts if rows else (self.size,))
+        return pick.predicted.__wrapped__(self.space)
 
 
 def of_kernel(kernel: Kernel, call: Call) -> Offered:
     match kernel:
         case RowsRecord():
-            shape = rows.of_any_count(kernel, call)
-            return Offered(kernel, call, rows.RowsSpace(shape, call.device, rows.forms_of(kernel)), 0)
+            return Offered(kernel, call, rows.space_of(kernel, call))
         case ColumnsRecord():
-            return Offered(kernel, call, ColumnsSpace(shape_of_columns(kernel, call)), 1)
+            return Offered(kernel, call, ColumnsSpace(shape_of_columns(kernel, call)))
         case ResidentRecord():
             space = ResidentSpace(segment_of(kernel, call), shape_of_resident(kernel, call))
-            return Offered(kernel, call, space, 1)
+            return Offered(kernel, call, space)
         case WindowsRecord():
-            shape_of_images = shape_of_windows(kernel, call)
-            return Offered(kernel, call, WindowsSpace(kernel, shape_of_images), shape_of_images.images)
+            return Offered(kernel, call, WindowsSpace(kernel, shape_of_windows(kernel, call)))
         case _:
-            return Offered(kernel, call, tiles.space_of(kernel, call), 1)
+            return Offered(kernel, call, tiles.space_of(kernel, call))
 
 
 def kernels_of(call: Drawn, device: Machine) -> Iterator[tuple[Kernel, Call]]:
@@ -130,7 +127,7 @@ def test_few_schedules_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_prediction_evaluates_few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The starts, and the neighbours of one for few and of one for many, each for every count."""
+    """Each start for every bucket, and the neighbours of few of them for those of one range."""
     evaluated: list[int] = []
     usual = model.microseconds
 
@@ -141,11 +138,10 @@ def test_a_prediction_evaluates_few_schedules(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(pick, "microseconds", counting)
     for each in offered(12, 15):
-        evaluated.clear()
-        if not each.starts:
-            continue
-        each.predict()
-        assert 0 < sum(evaluated) <= (len(each.starts) + 2 * NEIGHBOURS) * len(COUNTS)
+        if starts := each.starts:
+            evaluated.clear()
+            each.predict()
+            assert 0 < sum(evaluated) <= (len(starts) + NEIGHBOURS) * len(BUCKETS)
 
 
 def test_what_is_looked_at_settles_to_itself_and_neighbours_have_the_same_bits() -> None:
@@ -159,7 +155,7 @@ def test_what_is_looked_at_settles_to_itself_and_neighbours_have_the_same_bits()
                 assert each.bits(near) == each.bits(s)
 
 
-# ----------------------------------------------------------------------------------------- bits of a row
+# ------------------------------------------------------------------------------------- any number of rows
 
 COUNTED = (1, 5, 132, 3000, 40000)  # rows, or images
 BACKWARDS = ("rmsnorm", "layernorm", "softmax", "add_rmsnorm", "dyt")
@@ -185,12 +181,12 @@ DRAWN = settings(deadline=None, max_examples=20, phases=(Phase.generate,))
     st.sampled_from(NORMS), DIRECTIONS, st.sampled_from(TYPES), WIDTHS, st.sampled_from(list(DEVICES)), LESS
 )
 @DRAWN
-def test_a_row_has_the_same_bits_among_any_number_of_rows(
+def test_any_number_of_rows_has_few_schedules_whatever_came_before(
     norm: str, direction: str, dtype: str, width: int, name: str, less: float
 ) -> None:
     direction = direction if norm in BACKWARDS else "forward"
     calls = [Drawn("", norm, (), direction, dtype, (("...", n), ("D", width))) for n in COUNTED]
-    have_the_same_bits(calls, DEVICES[name], less)
+    have_few_schedules(calls, DEVICES[name], less)
 
 
 @given(
@@ -203,76 +199,85 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
     LESS,
 )
 @DRAWN
-def test_an_image_has_the_same_bits_in_any_batch(
+def test_any_number_of_images_has_few_schedules_whatever_came_before(
     norm: tuple[str, Any], direction: str, dtype: str, channels: int, pixels: int, name: str, less: float
 ) -> None:
     sizes = (("C", channels), ("...", pixels))
     calls = [Drawn("", *norm, direction, dtype, (("B", n), *sizes)) for n in COUNTED[:4]]
-    have_the_same_bits(calls, DEVICES[name], less)
+    have_few_schedules(calls, DEVICES[name], less)
 
 
-def have_the_same_bits(calls: Sequence[Drawn], device: Machine, less: float) -> None:
-    """All rows and columns of these calls, where few are taken for, and where many are; also with fewer
-    multiprocessors, as long as these have room for the blocks that share a row."""
+def have_few_schedules(calls: Sequence[Drawn], device: Machine, less: float) -> None:
+    """All kernels of these calls that count what differs between them, but windows and tiles, which have a
+    schedule for each bucket; also with fewer multiprocessors."""
     fewer = replace(device, multiprocessors=max(1, round(less * device.multiprocessors)))
-    first: dict[str, set[Knobs]] = {}
     for there in (device, fewer):
-        for kernel, call in (each for drawn in calls for each in kernels_of(drawn, there)):
-            found = of_kernel(kernel, call)
-            if found.starts:
-                bits = set(map(found.bits, taken(kernel, call)))
-                known = first.setdefault(kernel.name, bits)
-                assert len(bits) == 1
-                assert bits == known or not known & set(map(found.bits, found.starts))
+        taken = [taken_by(drawn, there) for drawn in calls]
+        pick.predicted.cache_clear()
+        assert [taken_by(drawn, there) for drawn in reversed(calls)] == taken[::-1]
+        for name in {name for each in taken for name in each}:
+            assert len({each[name] for each in taken if name in each}) <= MOST_SCHEDULES
 
 
-def taken(kernel: Kernel, call: Call) -> set[Any]:
-    """What a kernel takes in this call, and in others like it."""
-    if not isinstance(kernel, RowsRecord):
-        return {next(family_of(kernel).space(kernel, call))}
-    both, own = rows.usual(kernel, call), rows.default(kernel, call)
-    assert both is not None and own in (both.few, both.many)
-    return {both.few, both.many}
+def taken_by(drawn: Drawn, device: Machine) -> dict[str, Any]:
+    """What the kernels of a call take by themselves."""
+    found = {}
+    for kernel, call in kernels_of(drawn, device):
+        if drawn.sizes[0][0] in counted_of(kernel) and family_of(kernel).fits(kernel, call).ok:
+            found[kernel.name] = next(family_of(kernel).space(kernel, call))
+    return found
+
+
+def counted_of(kernel: Kernel) -> set[str]:
+    """The axes of what a kernel counts: rows, columns or segments."""
+    match kernel:
+        case RowsRecord():
+            return {*kernel.kept}
+        case ColumnsRecord():
+            return {*kernel.kept} - {*kernel.reduced}
+        case ResidentRecord():
+            return {*kernel.segment}
+        case _:
+            return set()
 
 
 # ------------------------------------------------------------------------------------ what is preferred
-
-A, B, C = ((("team", team),) for team in (32, 64, 128))  # bits
-
-
-@pytest.mark.parametrize(
-    ("bits", "microseconds", "taken"),
-    [
-        pytest.param([A, B], [[1, 2], [3, 4]], [0], id="faster for any count"),
-        pytest.param([A, B], [[1, 1.2], [1, 1.2], [9, 1]], [1], id="never much slower"),
-        pytest.param([A, B, A], [[1, 1.1, 9], [9, 1.1, 1]], [0, 2], id="fast together"),
-        pytest.param([A, B], [[1, 2], [1, 1], [2, 1]], [1], id="rather slower for few than for many"),
-        pytest.param(
-            [A, B], [[1.3, 1], [1.3, 1], [1, 2], [1.3, 1], [1.3, 1]], [0], id="rather often slower than much"
-        ),
-        pytest.param([A, B, C], [[1, 1, 1]], [0], id="the first of equals"),
-    ],
-)
-def test_bits_are_those_of_which_regrets_are_least(
-    bits: list[Knobs], microseconds: list[list[float]], taken: list[int]
-) -> None:
-    assert of_least_regret(bits, np.array(microseconds, float)) == taken
 
 
 @pytest.mark.parametrize(
     ("microseconds", "taken"),
     [
-        pytest.param([[1, 2], [3, 4]], Two(0, 0, 0), id="faster for any count"),
-        pytest.param([[1, 2], [2, 1]], Two(1, 0, 4), id="one for few and one for many"),
-        pytest.param([[1, 2, 9], [2, 1, 9], [4, 3, 1]], Two(2, 0, 64), id="where the worst regret is least"),
-        pytest.param([[1, 2], [2, 1], [1, 2]], Two(0, 0, 0), id="two are no better"),
-        pytest.param([[1, 1.04], [1.04, 1]], Two(0, 0, 0), id="a second text is not worth it"),
-        pytest.param([[1, 1.06], [1.06, 1]], Two(1, 0, 4), id="a second text is worth it"),
-        pytest.param([[2, 1]], Two(1, 1, 0), id="one count"),
+        pytest.param([[1, 2], [3, 4]], [(0, 2, 0)], id="faster for any count"),
+        pytest.param([[1, 2], [2, 1]], [(0, 1, 0), (1, 2, 1)], id="one for few and one for many"),
+        pytest.param([[1, 2], [2, 1], [1, 2]], [(0, 1, 0), (1, 2, 1), (2, 3, 0)], id="one twice"),
+        pytest.param([[1, 1.04], [1.04, 1]], [(0, 2, 0)], id="a second text is not worth it"),
+        pytest.param([[1, 1.06], [1.06, 1]], [(0, 1, 0), (1, 2, 1)], id="a second text is worth it"),
+        pytest.param(
+            [[1, 1.06], [1.03, 1], [1.03, 1]], [(0, 1, 0), (1, 3, 1)], id="worth it in several together"
+        ),
+        pytest.param([[2, 1]], [(0, 1, 1)], id="one count"),
+        pytest.param([[1, 1]], [(0, 1, 0)], id="the first of equals"),
+        pytest.param(
+            [[1, 9, 9, 9], [9, 1, 9, 9], [9, 9, 1, 9], [9, 9, 1.2, 1]],
+            [(0, 1, 0), (1, 2, 1), (2, 4, 2)],
+            id="no more than so many, of the least regret",
+        ),
     ],
 )
-def test_there_are_two_schedules_where_one_would_be_slow(microseconds: list[list[float]], taken: Two) -> None:
-    assert of_two(COUNTS[: len(microseconds)], np.array(microseconds, float)) == taken
+def test_there_are_further_schedules_where_fewer_would_be_slow(
+    microseconds: list[list[float]], taken: list[tuple[int, int, int]]
+) -> None:
+    assert ranges_of(np.array(microseconds, float), 3) == [Range(*each) for each in taken]
+
+
+def test_in_a_range_the_product_of_regrets_is_least() -> None:
+    assert least_regret(np.array([[1, 1.1, 2], [8, 5, 4.5]])) == 1
+
+
+def test_a_count_has_the_schedule_of_its_range() -> None:
+    found = Ranges(("a", "b", "c"), (2, 32))
+    assert [found.of(count) for count in (0, 1, 2, 31, 32, 1 << 40)] == list("aabbcc")
+    assert Ranges(("a",)).of(7) == "a"
 
 
 @pytest.mark.parametrize(("architecture", "most"), [(90.0, 1.2), (120.0, 2.0)])
@@ -292,13 +297,13 @@ def test_the_more_registers_are_to_lack_the_slower_a_schedule_counts(
 
 
 def test_no_call_of_a_count_is_too_large_to_be_met() -> None:
-    assert counts_of(1 << 10) == COUNTS
-    assert counts_of(1 << 24) == (1, 16, 256)
-    assert counts_of(1 << 40) == (1,)
+    assert buckets_of(1 << 10) == BUCKETS
+    assert buckets_of(1 << 24) == (1, 4, 16, 64, 256, 1024)
+    assert buckets_of(1 << 40) == (1,)
 
 
 @pytest.mark.parametrize(
-    ("count", "bucket"), [(0, 1), (1, 1), (2, 1), (3, 4), (7, 4), (9, 16), (1 << 30, BUCKETS[-1])]
+    ("count", "bucket"), [(0, 1), (1, 1), (2, 4), (7, 4), (8, 16), (1 << 30, BUCKETS[-1])]
 )
 def test_a_count_is_of_the_bucket_that_is_nearest(count: int, bucket: int) -> None:
     assert bucket_of(count) == bucket

@@ -13,11 +13,11 @@ import pytest
 from bench.calls import call_of
 from bench.drawn import Drawn
 from bench.problems import DTYPES, LAYOUTS, OPS, problems
-from normgen.families.rows.launch import choose as rows
 from normgen.launching import model, pick, table
 from normgen.launching.knobs import full, short
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import Machine
+from normgen.launching.pick import bucket_of
 from normgen.launching.table import key_of
 from normgen.runtime.planning.choose import (
     Alternative,
@@ -47,7 +47,6 @@ def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ship]:
 
     def forget() -> None:
         table.read.cache_clear()
-        rows.ways.cache_clear()
 
     monkeypatch.setattr(table, "SHIPPED", tmp_path)
     forget()
@@ -79,11 +78,17 @@ def kernel(family: str, count: int, device: Machine = H200) -> Candidate:
     return alternative(call(family, count), family, device).kernels[0]
 
 
+def count_of(family: str, count: int) -> int:
+    """The rows, columns or segments of such a call, as tables count them."""
+    found = kernel(family, count)
+    return (family_of(found.kernel).measured_as(found.kernel, found.call) or ("", 0))[1]
+
+
 def two_others(family: str) -> tuple[Any, Any]:
-    """Schedules of that kernel that it does not take by itself, and that give the same bits."""
-    drawn = call(family, 64)
+    """Schedules of that kernel that it takes for no count by itself."""
+    drawn, taken = call(family, 64), {kernel(family, 4**power).knobs for power in range(9)}
     offers = candidates(alternative(drawn, family).strategy, call_of(drawn)[1], H200)[0]
-    _, *found = [each for each in offers if each.bits == offers[0].bits]
+    found = [each for each in offers if each.knobs not in taken]
     return found[0].schedule, found[-1].schedule
 
 
@@ -92,43 +97,33 @@ def test_what_was_measured_is_taken(family: str, ship: Ship) -> None:
     usual, elsewhere = kernel(family, 64), kernel(family, 64, DEVICES["B200"])
     assert not usual.measured
     for other in two_others(family):
-        ship(usual, [(64, short(other))])
+        ship(usual, [(count_of(family, 64), short(other))])
         assert kernel(family, 64).schedule == other != usual.schedule
         assert kernel(family, 64).measured
         assert kernel(family, 64, DEVICES["B200"]).schedule == elsewhere.schedule
         assert kernel(family, 64, replace(H200, arch="sm_90a")).schedule == other
 
 
-@pytest.mark.parametrize(
-    ("measured", "few", "many"),
-    [
-        ("16 a, 4096 b", 255, 256),
-        ("16 a, 256 a, 4096 b", 1023, 1024),
-        ("16 a, 256 b, 4096 b", 63, 64),
-        ("16 a, 64 b, 256 a, 4096 b", 1023, 1024),
-    ],
-)
-def test_rows_have_a_schedule_for_few_and_one_for_many(
-    measured: str, few: int, many: int, ship: Ship
-) -> None:
-    """The one for few up to the middle between the most that it was measured for and the next."""
-    a, b = two_others("rows")
-    lines = [(int(each.split()[0]), short(a if each.endswith("a") else b)) for each in measured.split(", ")]
-    ship(kernel("rows", 1), lines)
-    assert [kernel("rows", count).schedule for count in (1, 16, few)] == [a] * 3
-    assert [kernel("rows", count).schedule for count in (many, 4096, 100_000)] == [b] * 3
+@pytest.mark.parametrize("family", CALLS)
+def test_what_was_measured_is_taken_in_its_bucket(family: str, ship: Ship) -> None:
+    few, many = two_others(family)
+    shipped, counts = kernel(family, 64), [1, 2, 5, 8, 16, 31, 32, 64, 127, 128, 2048]
+    ship(shipped, [(count_of(family, 16), short(few)), (count_of(family, 64), short(many))])
+    for count in counts:
+        bucket = bucket_of(count_of(family, count))
+        taken = {bucket_of(count_of(family, 16)): few, bucket_of(count_of(family, 64)): many}.get(bucket)
+        found = kernel(family, count)
+        assert found.measured == (taken is not None)
+        assert found.schedule == taken or not found.measured
+    assert len({kernel(family, 4**power).schedule for power in range(9)}) <= pick.MOST_SCHEDULES
 
 
-@pytest.mark.parametrize("family", ["columns", "resident"])
-def test_others_have_the_schedule_of_the_nearest_count(family: str, ship: Ship) -> None:
-    a, b = two_others(family)
-    (_, few), (_, many) = (
-        family_of(each.kernel).measured_as(each.kernel, each.call) or ("", 0)
-        for each in (kernel(family, 4), kernel(family, 64))
-    )
-    ship(kernel(family, 64), [(few, short(a)), (many, short(b))])
-    assert [kernel(family, count).schedule for count in (1, 4, 15)] == [a] * 3
-    assert [kernel(family, count).schedule for count in (17, 64, 500)] == [b] * 3
+@pytest.mark.parametrize("family", CALLS)
+def test_in_a_bucket_the_schedule_of_the_nearest_count_is_taken(family: str, ship: Ship) -> None:
+    few, many = two_others(family)
+    ship(kernel(family, 64), [(count_of(family, 40), short(few)), (count_of(family, 80), short(many))])
+    assert [kernel(family, count).schedule for count in (36, 40, 56)] == [few] * 3
+    assert [kernel(family, count).schedule for count in (57, 80, 84)] == [many] * 3
 
 
 @pytest.mark.parametrize("family", CALLS)
@@ -144,11 +139,11 @@ def test_a_line_that_is_not_legal_is_passed_over(
     assert not kernel(family, 64).measured
 
 
-def test_of_rows_all_that_was_measured_is_legal_or_none_is_taken(ship: Ship) -> None:
-    """Else rows of different numbers might have different bits."""
-    usual, (other, _) = kernel("rows", 64), two_others("rows")
-    ship(usual, [(64, short(other)), (4096, {**short(other), "team": 1024})])
-    assert kernel("rows", 64).schedule == usual.schedule
+def test_of_a_line_what_is_legal_is_taken(ship: Ship) -> None:
+    other, _ = two_others("rows")
+    ship(kernel("rows", 64), [(64, short(other)), (4096, {**short(other), "team": 1024})])
+    assert kernel("rows", 64).schedule == other
+    assert kernel("rows", 4096).schedule.team != 1024 and not kernel("rows", 4096).measured
 
 
 def test_a_line_that_is_not_legal_prefers_no_strategy(ship: Ship) -> None:
@@ -211,7 +206,7 @@ def test_nothing_is_predicted_of_calls_that_the_table_has(monkeypatch: pytest.Mo
 
     for each in (model, pick):
         monkeypatch.setattr(each, "microseconds", counting)
-    rows.ways.cache_clear()
+    pick.predicted.cache_clear()
     known = 0
     for problem in problems(OPS, DTYPES, (), LAYOUTS):
         for direction in problem.directions:

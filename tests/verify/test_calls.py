@@ -73,10 +73,11 @@ def test_every_subset_of_the_gradients_has_the_same_bits(name: str, width: int) 
 @pytest.mark.parametrize(
     ("name", "width"), paired(["layernorm", "rmsnorm", "softmax", "l2norm"], [8, 100, 1000, 4096])
 )
-def test_rows_do_not_depend_on_the_batch(name: str, width: int) -> None:
+def test_rows_do_not_depend_on_those_beside_them(name: str, width: int) -> None:
+    """In batches with nearly as many."""
     norm, operands, read = call(name, 33, width)
     y, dx = norm.forward(**operands).y, norm.backward(**read).dx
-    for rows in ([0], [32], [4, 5, 6]):
+    for rows in ([*range(1, 33)], [*range(32, 0, -1)], [4] * 40):
 
         def chosen(arrays: Arrays, rows: list[int] = rows) -> Arrays:
             return {k: np.ascontiguousarray(v[rows]) if v.shape[0] == 33 else v for k, v in arrays.items()}

@@ -17,6 +17,7 @@ from normgen.launching.knobs import Knobs, full, knobs_of, schedule_of
 from normgen.launching.launch import Binding, Launch, LaunchPlan, resized
 from normgen.launching.machine import Machine
 from normgen.launching.model import microseconds
+from normgen.launching.pick import together
 from normgen.launching.support import NoSchedule, Support, TooLarge
 from normgen.launching.table import Lines as Measured
 from normgen.launching.table import lines_of
@@ -320,6 +321,6 @@ class Running:
 
 @once
 def _lines(kernel: Kernel, call: Call) -> Measured:
-    """What the table that normgen comes with has of a kernel in such calls."""
-    kept = family_of(kernel).measured_as(kernel, call)
-    return () if kept is None else lines_of(call.device.arch, kept[0])
+    """What the table that normgen comes with has of a kernel in calls with nearly as many rows."""
+    key, count = family_of(kernel).measured_as(kernel, call) or ("", 0)
+    return tuple(each for each in lines_of(call.device.arch, key) if together(count, each[0]))

@@ -36,7 +36,7 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
 
     def space(self, kernel: ColumnsRecord, call: Call) -> Iterator[ColumnSchedule]:
         shape = shape_of(kernel, call)
-        return around(pick(self, kernel, call, *nearly(shape)), ColumnsSpace(shape))
+        return around(pick(self, kernel, call, nearly(shape), shape.columns), ColumnsSpace(shape))
 
     def of_form(self, kernel: ColumnsRecord, call: Call, form: str) -> Iterator[ColumnSchedule]:
         found = starts(shape_of(kernel, call))

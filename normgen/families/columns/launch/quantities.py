@@ -11,8 +11,8 @@ import numpy as np
 from normgen.families.columns.launch.schedule import FORMS, ColumnSchedule, ColumnShape, exchange, shared
 from normgen.families.columns.launch.space import neighbours, starts
 from normgen.launching.call import WORD
-from normgen.launching.machine import WARP, of_usual_size
-from normgen.launching.pick import Space, bucket_of, compared, counts_of
+from normgen.launching.machine import WARP
+from normgen.launching.pick import Space, bucket_of, buckets_of, compared
 from normgen.launching.quantities import Array, Placed, log2, placed
 
 _SHORT = 256  # planes up to this, of which the last vectors are a part that counts
@@ -95,12 +95,8 @@ class ColumnsSpace(Space[ColumnSchedule]):
     @property
     def counts(self) -> Sequence[int]:
         shape, few = self.shape, self.shape.side_by_side
-        moved = shape.length * few * max(1, shape.reads + shape.writes)
-        return [few * count for count in counts_of(moved)] if shape.batched else [few]
-
-    @property
-    def usual(self) -> ColumnsSpace:
-        return ColumnsSpace(replace(self.shape, segments=1, device=of_usual_size(self.shape.device)))
+        found = buckets_of(shape.length * max(1, shape.reads + shape.writes)) if shape.batched else ()
+        return [count for count in found if 2 * count > few] or [few]
 
     def starts(self) -> Sequence[ColumnSchedule]:
         return starts(self.shape)
@@ -112,10 +108,8 @@ class ColumnsSpace(Space[ColumnSchedule]):
         return compared(quantities(self.shape, found, counts), len(found))
 
 
-def nearly(shape: ColumnShape) -> tuple[ColumnsSpace, int]:
-    """The space of such columns, and of those of nearly such images; and nearly how many there are."""
-    if not shape.batched:
-        return ColumnsSpace(replace(shape, columns=0)), shape.columns
+def nearly(shape: ColumnShape) -> ColumnsSpace:
+    """The space of such columns, however many there are, and of those of nearly such images."""
     side = shape.side_by_side
-    near = side if side <= _SHORT and shape.misaligned > shape.vector else bucket_of(side)
-    return ColumnsSpace(replace(shape, columns=0, side_by_side=near)), bucket_of(shape.columns)
+    exact = not shape.batched or (side <= _SHORT and shape.misaligned > shape.vector)
+    return ColumnsSpace(replace(shape, columns=0, side_by_side=side if exact else bucket_of(side)))

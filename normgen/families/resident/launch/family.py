@@ -23,7 +23,7 @@ from normgen.launching.accumulating import (
 from normgen.launching.call import INT_LIMIT, Call, once
 from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.launch import Launch
-from normgen.launching.pick import around, bucket_of, pick
+from normgen.launching.pick import around, pick
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 from normgen.launching.table import key_of
@@ -123,7 +123,7 @@ def _space(kernel: ResidentRecord, call: Call) -> ResidentSpace:
 @once
 def _usual(kernel: ResidentRecord, call: Call) -> Residence | None:
     """The residence that a kernel takes by itself, if there is one."""
-    return pick(FAMILY, kernel, call, _space(kernel, call), bucket_of(call.size(kernel.segment)))
+    return pick(FAMILY, kernel, call, _space(kernel, call), call.size(kernel.segment))
 
 
 @once

@@ -4,7 +4,7 @@ numbers of segments. What means the same has the name that it has for rows."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -13,8 +13,8 @@ from normgen.families.resident.launch.residence import MOST_STARTS, Residence, d
 from normgen.families.resident.launch.segments import FLOAT, Segment
 from normgen.launching.call import WORD
 from normgen.launching.knobs import distinct
-from normgen.launching.machine import WARP, Machine, of_usual_size
-from normgen.launching.pick import Space, compared, counts_of
+from normgen.launching.machine import WARP, Machine
+from normgen.launching.pick import Space, buckets_of, compared
 from normgen.launching.quantities import Array, Placed, log2, placed
 
 _AS_THEY_ARE = ("items", "blocks", "places", "members", "depth")
@@ -104,12 +104,7 @@ class ResidentSpace(Space[Residence]):
     @property
     def counts(self) -> tuple[int, ...]:
         moved = self.segment.rows * self.segment.length * max(1, self.shape.held + self.shape.written)
-        return (1,) if self.segment.bands else counts_of(moved)
-
-    @property
-    def usual(self) -> ResidentSpace:
-        shape = replace(self.shape, device=of_usual_size(self.shape.device))
-        return ResidentSpace(self.segment, shape)
+        return (1,) if self.segment.bands else buckets_of(moved)
 
     def starts(self) -> Sequence[Residence]:
         return list(islice(distinct(every(self.segment, self.shape.device)), MOST_STARTS))

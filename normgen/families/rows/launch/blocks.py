@@ -27,18 +27,12 @@ class RowBlocks:
     together where parts of rows are, and how many such runs a part has. `words` and `published`: of bits, and
     floats, by which blocks that share a row meet. `launches`: of the kernel. `finishes`: whether blocks store
     what partials would be added up for, where there is one; `leaves`: whether they leave anything there.
-    `wide`: whether indices need 64 bits, or are to have them. `paired`: whether the kernel has texts for few
-    rows and for many. `far`: row offsets always have 64 bits, so that a kernel in two texts has no third.
-    (Others may lack the registers, and have a text for far rows.)
+    `wide`: whether indices need 64 bits, or are to have them. `far`: row offsets always have 64 bits. (Others
+    may lack the registers, and have a text for far rows.)
     """
 
     def __init__(
-        self,
-        kernel: RowsRecord,
-        schedule: RowSchedule,
-        call: Call,
-        paired: bool = False,
-        wide: bool | None = None,
+        self, kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None
     ) -> None:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
@@ -59,7 +53,7 @@ class RowBlocks:
         self.finishes = able and self.partials == 1
         self.leaves = not self.finishes or (form.streams and self.rows > 1)
 
-        self.far = not kernel.pieces and (paired or self._always_far())
+        self.far = not kernel.pieces and self._always_far()
         self.wide = any(each >= INT_LIMIT for each in self._reaches()) if wide is None else wide
 
     def _runs(self) -> tuple[int, int]:

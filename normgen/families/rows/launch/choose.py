@@ -1,26 +1,22 @@
-"""Which schedules a kernel of the rows family takes: one, or one for few rows and one for many (see
-`launching.pick`)."""
+"""What the rows family chooses its schedules from, and how it names and describes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from normgen.counting import counted
 from normgen.families.rows.launch.forms import FORMS, form_of
-from normgen.families.rows.launch.legal import legal
 from normgen.families.rows.launch.quantities import quantities
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import neighbours, starts
-from normgen.launching.call import Call, once
-from normgen.launching.knobs import Knobs, bits_of, settled
-from normgen.launching.machine import Machine, of_usual_size
-from normgen.launching.pick import Space, Ways, compared, counts_of, predicted
+from normgen.launching.call import Call
+from normgen.launching.knobs import Knobs, bits_of
+from normgen.launching.machine import Machine
+from normgen.launching.pick import Space, buckets_of, compared
 from normgen.launching.quantities import Array
-from normgen.launching.support import Support
-from normgen.launching.table import key_of, measured
+from normgen.launching.table import key_of
 from normgen.package.kernels import RowsRecord
 
 _SEGMENTS = 8  # of rows, where rows are in segments, of which a choice may not depend on the number
@@ -36,11 +32,7 @@ class RowsSpace(Space[RowSchedule]):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        return counts_of(self.shape.length * max(1, self.shape.walked + self.shape.stored))
-
-    @property
-    def usual(self) -> RowsSpace:
-        return replace(self, device=of_usual_size(self.device))
+        return buckets_of(self.shape.length * max(1, self.shape.walked + self.shape.stored))
 
     def starts(self) -> Sequence[RowSchedule]:
         return starts(self.shape, self.device, self.forms)
@@ -52,18 +44,10 @@ class RowsSpace(Space[RowSchedule]):
         rows = [max(1, count // self.shape.segments) for count in counts]
         return compared(quantities(self.shape, self.device, found, rows), len(found))
 
-    def start_times(self, found: Sequence[RowSchedule], counts: Sequence[int]) -> Array:
-        return self.usual.times(found, counts)
 
-    def bits(self, schedule: RowSchedule) -> Knobs:
-        return bits(schedule)
-
-
-@once
-def usual(kernel: RowsRecord, call: Call) -> Ways[RowSchedule] | None:
-    """How a kernel runs by itself, in this call and in others like it; None where no thread group holds its
-    rows."""
-    return ways(of_any_count(kernel, call), call.device, forms_of(kernel))
+def space_of(kernel: RowsRecord, call: Call) -> RowsSpace:
+    """What a kernel chooses from, however many rows it has."""
+    return RowsSpace(of_any_count(kernel, call), call.device, forms_of(kernel))
 
 
 def of_any_count(kernel: RowsRecord, call: Call) -> RowShape:
@@ -71,48 +55,10 @@ def of_any_count(kernel: RowsRecord, call: Call) -> RowShape:
     return replace(shape_of(kernel, call), rows=0, segments=_SEGMENTS if kernel.segment else 1)
 
 
-def default(kernel: RowsRecord, call: Call) -> RowSchedule | None:
-    """The schedule that a kernel takes by itself."""
-    found, shape = usual(kernel, call), shape_of(kernel, call)
-    return None if found is None else found.of(shape.rows * shape.segments)
-
-
-def in_two_ways(kernel: RowsRecord, call: Call) -> bool:
-    """Whether a kernel has texts for few rows and for many."""
-    found = usual(kernel, call)
-    return found is not None and found.few is not found.many
-
-
 def forms_of(kernel: RowsRecord) -> tuple[str, ...]:
     """The forms that a kernel may take: those that hold rows, where it is for no others."""
     forms, any_length = [form.form for form in kernel.forms], not kernel.selective
     return tuple([form for form in forms if form in FORMS and (any_length or FORMS[form].holds)])
-
-
-@lru_cache(maxsize=4096)
-def ways(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways[RowSchedule] | None:
-    """The schedules for such rows, however many there are (`shape` has none): those that were measured, else
-    those with the least predicted time."""
-    space = RowsSpace(shape, device, forms)
-    return _measured(shape, device, forms) or predicted(space, space.counts)
-
-
-def _measured(shape: RowShape, device: Machine, forms: tuple[str, ...]) -> Ways[RowSchedule] | None:
-    """The schedules of the table, for the fewest rows and for the most, if all of them may run."""
-    fitted: list[tuple[int, RowSchedule]] = []
-    for count, each in measured(device.arch, key_of_rows(shape), RowSchedule):
-        found = legal(each, shape, device) if each.form in forms else Support(False)
-        if isinstance(found, Support) or isinstance(settled(each, found), Support):
-            return None
-        fitted.append((count, found))
-    if not fitted:
-        return None
-    (_, few), (_, many) = fitted[0], fitted[-1]
-    if few == many:
-        return Ways(many, many)
-    up_to = max(count for count, each in fitted if each == few)
-    from_ = min(count for count, _ in fitted if count > up_to)
-    return Ways(many, few, round((up_to * from_) ** 0.5))
 
 
 def key_of_rows(shape: RowShape) -> str:

@@ -12,13 +12,11 @@ from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.choose import (
     RowsSpace,
     bits,
-    default,
     describe_fully,
     forms_of,
-    in_two_ways,
     key_of_rows,
     of_any_count,
-    usual,
+    space_of,
 )
 from normgen.families.rows.launch.cost import moved
 from normgen.families.rows.launch.fitting import spare_words
@@ -29,11 +27,11 @@ from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import starts
 from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name, published_name, words_name
-from normgen.launching.call import WORD, Call
+from normgen.launching.call import WORD, Call, once
 from normgen.launching.family import LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import Knobs
 from normgen.launching.launch import Launch
-from normgen.launching.pick import around
+from normgen.launching.pick import around, every, pick
 from normgen.launching.quantities import Array
 from normgen.launching.support import SUPPORTED, Support
 from normgen.package.kernels import RowsRecord
@@ -98,12 +96,12 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         return key_of_rows(of_any_count(kernel, call)), shape.rows * shape.segments
 
     def moved(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Mapping[str, int]:
-        return moved(_blocks(kernel, schedule, call))
+        return moved(RowBlocks(kernel, schedule, call))
 
     def lower(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Lowered:
         """The launches of one kernel: that of the rows, then the second-stage reduction if it has column
         sums."""
-        rows = _blocks(kernel, schedule, call)
+        rows = RowBlocks(kernel, schedule, call)
         workspace = (
             *((partial_name(kernel, c), rows.partials_of(c), "f32") for c in rows.columns if rows.leaves),
             *([(words_name(kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
@@ -115,7 +113,7 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         return describe_fully(schedule)
 
     def explain(self, kernel: RowsRecord, call: Call, schedule: RowSchedule) -> Lines:
-        shape, s, blocks = shape_of(kernel, call), schedule, _blocks(kernel, schedule, call)
+        shape, s, blocks = shape_of(kernel, call), schedule, RowBlocks(kernel, schedule, call)
         rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
         kept = _untagged_units(blocks)
         unit = "row" if blocks.form.in_order else "cluster" if s.cluster > 1 else "block"
@@ -141,16 +139,18 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
     def texts(self, kernel: RowsRecord, call: Call) -> tuple[Launch, ...]:
         """Launches with every text that calls like this one take, whatever the number of their rows.
 
-        One more is beyond 2^31 elements, where offsets of 64 bits would spill. Only texts, entries and shared
+        Some are beyond 2^31 elements, where offsets of 64 bits would spill. Only texts, entries and shared
         memory are those of such calls.
         """
         found: dict[tuple[str, str], Launch] = {}
-        for schedule in _usual_texts(kernel, call):
-            near = _blocks(kernel, schedule, call, wide=False)
+        each_alone = call.device.multiprocessors
+        for schedule, least, beyond in every(self, kernel, call, space_of(kernel, call)):
+            near = RowBlocks(kernel, schedule, call, wide=False)
             blocks = (
-                [near] if near.far or kernel.pieces else [near, _blocks(kernel, schedule, call, wide=True)]
+                [near] if near.far or kernel.pieces else [near, RowBlocks(kernel, schedule, call, wide=True)]
             )
-            alone = (False, True) if _may_be_alone(near) else (False,)
+            able = _may_be_alone(near)
+            alone = [False] * (not able or beyond > each_alone + 1) + [True] * (able and least <= each_alone)
             for rows, each, few_segments in product(blocks, alone, (False, True)):
                 if rows.wide and each:  # few rows do not reach that far
                     continue
@@ -159,14 +159,11 @@ class Rows(LaunchFamily[RowsRecord, RowSchedule]):
         return tuple(found.values())
 
 
-def _usual_texts(kernel: RowsRecord, call: Call) -> tuple[RowSchedule, ...]:
-    """A schedule with each text that a kernel takes by itself."""
-    both = usual(kernel, call)
-    return () if both is None else tuple(dict.fromkeys((both.many, both.few)))
-
-
-def _blocks(kernel: RowsRecord, schedule: RowSchedule, call: Call, wide: bool | None = None) -> RowBlocks:
-    return RowBlocks(kernel, schedule, call, in_two_ways(kernel, call), wide)
+@once
+def default(kernel: RowsRecord, call: Call) -> RowSchedule | None:
+    """The schedule that a kernel takes by itself; None where no thread group holds its rows."""
+    shape = shape_of(kernel, call)
+    return pick(FAMILY, kernel, call, space_of(kernel, call), shape.rows * shape.segments)
 
 
 def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:
@@ -229,16 +226,15 @@ def _backwards(rows: RowBlocks) -> bool:
     return not rows.columns and any(o.tensor in warm for o in _walked(rows))
 
 
-def _may_be_alone(rows: RowBlocks) -> bool:
-    """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
-    are theirs. What is for few rows anyway has one text."""
-    return rows.form.across_segments and not in_two_ways(rows.kernel, rows.call)
-
-
 def _alone(rows: RowBlocks) -> bool:
-    """Whether each block has a multiprocessor to itself."""
-    s = rows.schedule
-    return _may_be_alone(rows) and rows.blocks * s.cluster <= rows.call.device.multiprocessors
+    """Whether there is a multiprocessor for each row (decoding), so that its block has all the registers."""
+    return _may_be_alone(rows) and rows.rows <= rows.call.device.multiprocessors
+
+
+def _may_be_alone(rows: RowBlocks) -> bool:
+    """Whether there is another text for that: for rows of one block alone, so that of the schedules for all
+    numbers of rows one at most has two texts."""
+    return rows.form.across_segments and rows.schedule.cluster == 1
 
 
 def _untagged(rows: RowBlocks) -> int:

@@ -40,8 +40,8 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
     def space(self, kernel: TilesRecord, call: Call) -> Iterator[Tiling]:
         """Every tiling that fits, that of the least predicted time first; and the same with the first tile
         first."""
-        space = space_of(kernel, call)
-        usual = pick(self, kernel, call, space, 1)
+        space, shape = space_of(kernel, call), shape_of(kernel, call)
+        usual = pick(self, kernel, call, space, shape.matrices * shape.rows)
         if usual is not None:
             yield usual  # which is all that most ask for
             found = space.starts()

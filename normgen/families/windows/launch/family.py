@@ -74,8 +74,8 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
         }  # fmt: skip
         constants = {
             "VEC": s.vector, "HALO": s.halo, "DRIFT": s.drift, "TEAM": s.team, "GHOSTS": s.ghosts,
-            "CHUNK": s.chunk, "PART": PART, "PLANE": s.lanes, "SLOTS": s.slots, "AHEAD": s.ahead,
-            "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
+            "CHUNK": s.chunk, "PART": PART, "PLANE": s.lanes if form.whole else 0, "SLOTS": s.slots,
+            "AHEAD": s.ahead, "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
         }  # fmt: skip
         beyond = (s.slots * s.lanes + s.threads) * s.vector + form.beyond(kernel, s)
         furthest = max(call.reach(), elements, threads, prod((s.ranges, s.length, s.lanes, s.vector)))
@@ -119,7 +119,7 @@ def choose(kernel: WindowsRecord, call: Call) -> WindowSchedule:
     """The schedule that a kernel takes by itself."""
     shape = shape_of(kernel, call)
     near = replace(shape, images=bucket_of(shape.images))
-    s = pick(FAMILY, kernel, call, WindowsSpace(kernel, near), near.images)
+    s = pick(FAMILY, kernel, call, WindowsSpace(kernel, near), shape.images)
     assert s is not None, "any images have a direct kernel"
     return s if FORMS[s.form].whole else replace(s, lanes=-(-shape.images * shape.image // s.vector))
 

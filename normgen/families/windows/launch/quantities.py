@@ -4,7 +4,7 @@ schedules at once, for several numbers of images. What means the same has the na
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from normgen.families.windows.launch.schedule import RANGES, WindowSchedule, ran
 from normgen.families.windows.launch.shape import WindowShape
 from normgen.families.windows.launch.space import FORMS, for_images, made
 from normgen.launching.call import WORD
-from normgen.launching.machine import WARP, of_usual_size
-from normgen.launching.pick import Space, compared, counts_of
+from normgen.launching.machine import WARP
+from normgen.launching.pick import Space, compared
 from normgen.launching.quantities import Array, Placed, log2, placed
 from normgen.package.kernels import WindowsRecord
 
@@ -98,29 +98,18 @@ class WindowsSpace(Space[WindowSchedule]):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        moved = self.shape.image * max(1, self.shape.reads + self.shape.writes)
-        return counts_of(moved) if self.record.image else (1,)
-
-    @property
-    def usual(self) -> WindowsSpace:
-        return replace(self, shape=replace(self.shape, device=of_usual_size(self.shape.device)))
+        return (self.shape.images,)
 
     def starts(self) -> Sequence[WindowSchedule]:
-        return made(self.record, self.shape)
+        """Each in the ranges that so many images should have."""
+        found, multiprocessors = made(self.record, self.shape), self.shape.device.multiprocessors
+        return [for_images(self.record, s, self.shape.images, multiprocessors) for s in found]
 
     def near(self, start: WindowSchedule) -> Iterator[WindowSchedule]:
-        return in_ranges(*self.for_images([start], self.shape.images))
+        return in_ranges(start)
 
     def times(self, found: Sequence[WindowSchedule], counts: Sequence[int]) -> Array:
         return compared(quantities(self.shape, found, counts), len(found))
-
-    def start_times(self, found: Sequence[WindowSchedule], counts: Sequence[int]) -> Array:
-        """Each in the ranges that so many images should have."""
-        return np.concatenate([self.times(self.for_images(found, n), (n,)) for n in counts])
-
-    def for_images(self, found: Sequence[WindowSchedule], images: int) -> list[WindowSchedule]:
-        """Schedules with the ranges that so many images should have."""
-        return [for_images(self.record, s, images, self.shape.device.multiprocessors) for s in found]
 
 
 def in_ranges(s: WindowSchedule) -> Iterator[WindowSchedule]:
