@@ -147,7 +147,7 @@ def _parts(text: str) -> Iterator[Declaration]:
     stands before the braces of each that is in `body`."""
     section, lead, body, heads = "", list[str](), list[str](), list[str]()
     begin = depth = conditions = 0
-    for line in _INCLUDE.sub("", text).removeprefix("#pragma once\n").splitlines(keepends=True):
+    for line in _INCLUDE.sub("", text).replace("#pragma once\n", "").splitlines(keepends=True):
         if not body and line.startswith("//"):
             lead.append(line)
             continue

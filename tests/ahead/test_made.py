@@ -72,7 +72,7 @@ def test_it_computes_what_the_spec_says(rows: int, rmsnorm: ModuleType) -> None:
 def test_it_is_short_and_the_same_again(folder: Path, rmsnorm: ModuleType) -> None:
     path = folder / "rmsnorm_bf16_D4096_sm_90.py"
     text = path.read_text()
-    assert len(text.splitlines()) <= 900
+    assert len(text.splitlines()) <= 950
     assert "if constexpr" not in text and "multipass" not in text and "cooperative(" not in text
     assert run("compile", "rmsnorm", *SHAPE, "-o", str(folder), "--check").exit_code == exits.OK
     path.write_text(text.replace("THREADS = 128", "THREADS = 96"))

@@ -3,7 +3,7 @@
 // (or NVRTC with -default-device and -I for CUDA's headers).
 
 // The kernels:
-//   rmsnorm_forward_registers: line 374
+//   rmsnorm_forward_registers: line 377
 
 // Device functions come first.
 #include <cuda_bf16.h>
@@ -58,7 +58,8 @@ __device__ __forceinline__ void hand_in(
 
 // Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES>
-__device__ __forceinline__ const Given<VALUES>* hand_out(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
+__device__ __forceinline__ const Given<VALUES>* hand_out(
+    Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
     constexpr int WARPS = TEAM / 32;
     const auto* slot = exchange.slot[side];
     __syncthreads();
@@ -268,7 +269,9 @@ template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scala
 
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
-__device__ __forceinline__ int clamped(int value, int most) { return value < 0 ? 0 : value < most ? value : most; }
+__device__ __forceinline__ int clamped(int value, int most) {
+    return value < 0 ? 0 : value < most ? value : most;
+}
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each.
 template <int TEAM, int N, int ITEMS_OF_THREAD, int LENGTH> struct RowPlaces {

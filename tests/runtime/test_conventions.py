@@ -94,19 +94,22 @@ def plan_strategy(record: Any, binding: Any, device: Any, asked: str, taken: lis
 
 
 @pytest.mark.parametrize("name", sampled(["layernorm", "groupnorm", "groupnorm_channels_last"], 0, 1))
-def test_fewer_multiprocessors_leave_rows_as_they_are(name: str) -> None:
-    """y and dx have the same bits for any number within one strategy; which is taken may depend on it."""
+def test_with_fewer_multiprocessors_a_call_gives_the_same_bits_each_time(name: str) -> None:
+    """Which schedule is taken may depend on their number: results differ by rounding."""
     package = norm_of(name).package
     for direction, result in (("forward", "y"), ("backward", "dx")):
-        made: dict[str, list[bytes]] = {}
+        made: list[np.ndarray] = []
         for strategy in getattr(package, direction).strategies:
             taken: list[str] = []
             planner = partial(plan_strategy, asked=strategy.name, taken=taken)
             call = getattr(Norm(package, planner=planner).on(HostExecutor()), direction)
             for count in (None, 1, 40):
-                bits = getattr(call(**operands(name, direction), sm_count=count), result).tobytes()
-                made.setdefault(taken[-1], []).append(bits)
-        assert made and all(len(set(each)) == 1 and len(each) > 2 for each in made.values())
+                both = [getattr(call(**operands(name, direction), sm_count=count), result) for _ in range(2)]
+                assert both[0].tobytes() == both[1].tobytes()
+                made.append(both[0])
+        assert len(made) >= 3
+        for each in made:
+            np.testing.assert_allclose(each, made[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)])

@@ -119,7 +119,7 @@ def test_a_sum_lacks_what_has_not_come():
 def test_a_sum_that_does_not_wait_is_found():
     """For the kernels ahead, by the checker; for what peers tell, by what it makes."""
     with pytest.raises(HostFault, match="before the thread has waited for the kernels before"):
-        adding(lacks="programmatic_wait();").run()
+        adding(lacks="if constexpr (PROGRAMMATIC) programmatic_wait();").run()
     made, _ = adding(lacks="channel.await(words, first, THREADS);").run()
     assert np.isnan(made).all()
 

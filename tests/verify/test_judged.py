@@ -23,12 +23,14 @@ pytestmark = pytest.mark.kernels
 class Rewritten(HostExecutor):
     """A host that compiles other texts than it is given."""
 
-    def __init__(self, what: str, instead: str) -> None:
+    def __init__(self, *pairs: tuple[str, str]) -> None:
         super().__init__()
-        self.what, self.instead = what, instead
+        self.pairs = pairs
 
     def function(self, source: str, entry: str, shared: int) -> Any:
-        return super().function(source.replace(self.what, self.instead), entry, shared)
+        for what, instead in self.pairs:
+            source = source.replace(what, instead)
+        return super().function(source, entry, shared)
 
 
 class Idle(HostExecutor):
@@ -81,7 +83,11 @@ def test_gradients_that_are_overwritten_and_not_added_to(name: str, monkeypatch:
     backward = normgen.load(name, **attrs).package.backward
     assert backward is not None
     names = {each.name for each in backward.strategies} if len(backward.strategies) > 1 else {""}
-    overwriting = Rewritten("constexpr bool ACCUMULATE = true;", "constexpr bool ACCUMULATE = false;")
+    adding = (" add_stored", " WordAligned::add_stored", " add_some_columns")
+    overwriting = Rewritten(
+        ("constexpr bool ACCUMULATE = true;", "constexpr bool ACCUMULATE = false;"),
+        *((call, f" if (false){call}") for call in adding),
+    )
     assert failed(rows_of(name, overwriting, monkeypatch, attrs, True), "backward") >= names
 
 

@@ -12,7 +12,9 @@ __device__ __forceinline__ constexpr int vectors_together(int held, int late) {
 
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
-__device__ __forceinline__ int clamped(int value, int most) { return value < 0 ? 0 : value < most ? value : most; }
+__device__ __forceinline__ int clamped(int value, int most) {
+    return value < 0 ? 0 : value < most ? value : most;
+}
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each.
 template <int TEAM, int N, int ITEMS_OF_THREAD, int LENGTH> struct RowPlaces {
@@ -36,7 +38,8 @@ template <int TEAM, int N, int ITEMS_OF_THREAD, int LENGTH> struct RowPlaces {
 // A group of several blocks: each has a contiguous slice of the row, whose vectors its threads have
 // in turn. EVEN: slices have one length, in whole warps of vectors, where otherwise the last is
 // shorter. This takes fewer predicates, but not always less time: a schedule chooses it.
-template <int TEAM, int THREADS, int N, int ITEMS_OF_THREAD, int LENGTH, bool EVEN = false> struct SlicedPlaces {
+template <int TEAM, int THREADS, int N, int ITEMS_OF_THREAD, int LENGTH, bool EVEN = false>
+struct SlicedPlaces {
     static constexpr int ITEMS = ITEMS_OF_THREAD, ELEMENTS = LENGTH, VECTOR = N;
     static constexpr int LANES = 32;
     static constexpr int BLOCKS = TEAM / THREADS;

@@ -113,7 +113,8 @@ struct Exponentials {
 // warps' sums to the maximum of the row. `each(visit)` visits the values of this thread with their
 // numbers; `keep(k, e)` may keep an exponential. NARROW: elements have 2 bytes.
 template <bool NARROW, class Scratch, class Visit, class Keep>
-__device__ __forceinline__ Exponentials team_exponentials(Scratch& exchange, int& side, Visit each, Keep keep) {
+__device__ __forceinline__ Exponentials team_exponentials(
+    Scratch& exchange, int& side, Visit each, Keep keep) {
     constexpr int TEAM = Scratch::TEAM;
     float own = -INFINITY;
     each([&](float x, int) { own = maximum(own, x); });

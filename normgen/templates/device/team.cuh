@@ -81,7 +81,8 @@ __device__ __forceinline__ void hand_in(
 
 // Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES>
-__device__ __forceinline__ const Given<VALUES>* hand_out(Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
+__device__ __forceinline__ const Given<VALUES>* hand_out(
+    Exchange<TEAM, THREADS, VALUES>& exchange, int& side) {
     constexpr int WARPS = TEAM / 32;
     const auto* slot = exchange.slot[side];
     __syncthreads();
