@@ -387,7 +387,6 @@ constexpr int ITEMS = 4;  // vectors of a thread
 constexpr int LENGTH = 4096;  // elements of a row
 // blocks or rows whose reads half of the second-level cache holds; 0: no hints
 constexpr int UNTAGGED = 3840;
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = long long;
@@ -422,7 +421,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const L2Hints<UNTAGGED, TEAM, THREADS> hints;
 
     // what this thread reads of its row
-    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
+    Vector<x_t, VEC> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {

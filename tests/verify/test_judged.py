@@ -85,7 +85,8 @@ def test_gradients_that_are_overwritten_and_not_added_to(name: str, monkeypatch:
     names = {each.name for each in backward.strategies} if len(backward.strategies) > 1 else {""}
     adding = (" add_stored", " WordAligned::add_stored", " add_some_columns")
     overwriting = Rewritten(
-        ("constexpr bool ACCUMULATE = true;", "constexpr bool ACCUMULATE = false;"),
+        ("store_scalar<true>", "store_scalar<false>"),
+        ("store_sums<true", "store_sums<false"),
         *((call, f" if (false){call}") for call in adding),
     )
     assert failed(rows_of(name, overwriting, monkeypatch, attrs, True), "backward") >= names

@@ -4,7 +4,6 @@ constexpr int TEAM = 256;  // threads of a thread group
 constexpr int MEMBERS = 1;  // blocks that share a row or a segment
 constexpr int VEC = 1;  // elements of a vector
 constexpr int LENGTH = 1;  // elements of a row
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = int;
@@ -34,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     int blocks_per_segment,
     float* published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    using Layout = StreamedRow<VEC, LENGTH, REALIGNED>;
+    using Layout = StreamedRow<VEC, LENGTH, false>;
     __shared__ Exchange<THREADS, THREADS, 1> exchange;
     int side = 0;
     // vectors that a thread asks for together: more of narrow ones, so that as many bytes are on their way
@@ -51,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         float sum_x2 = 0.f;
 #pragma unroll UNROLLED
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
-            Vector<x_t, VEC, REALIGNED> x_words;
+            Vector<x_t, VEC> x_words;
             x_words = Layout::load(x_ptr + row_offset<offset_t>(row, x_stride_rest), column);
             Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item,
                 Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest)));
@@ -73,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll 1
         for (int first = 0; (first * TEAM + leader) * VEC < LENGTH; first += TOGETHER) {
             Vector<w_t, VEC> w_words[TOGETHER];
-            Vector<x_t, VEC, REALIGNED> x_words[TOGETHER];
+            Vector<x_t, VEC> x_words[TOGETHER];
 #pragma unroll
             for (int k = 0; k < TOGETHER; ++k) {
                 const int item = first + k, column = (item * TEAM + lane) * VEC;
@@ -85,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             for (int k = 0; k < TOGETHER; ++k) {
                 const int item = first + k, column = (item * TEAM + lane) * VEC;
                 if ((item * TEAM + leader) * VEC >= LENGTH) continue;
-                [[maybe_unused]] const bool live = !REALIGNED || column < LENGTH;
+                [[maybe_unused]] const bool live = true;
                 float w[VEC];
                 unpack(w_words[k], w);
                 float x[VEC];

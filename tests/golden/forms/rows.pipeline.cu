@@ -6,7 +6,6 @@ constexpr int VEC = 1;  // elements of a vector
 constexpr int ITEMS = 1;  // vectors of a thread
 constexpr int LENGTH = 1;  // elements of a row
 constexpr int STAGES = 8;  // stages of a multistage pipeline
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool BULK = false;  // whether rows arrive by bulk copies
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
@@ -73,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         [[maybe_unused]] const index_t row = live ? first + team : rows - 1;
 
         async_wait<STAGES - 1>();
-        Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
+        Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);

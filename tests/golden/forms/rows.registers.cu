@@ -5,7 +5,6 @@ constexpr int TEAMS = 128;  // thread groups of a block
 constexpr int VEC = 1;  // elements of a vector
 constexpr int ITEMS = 1;  // vectors of a thread
 constexpr int LENGTH = 1;  // elements of a row
-constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = long long;
@@ -42,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     if (!live) row = rows - 1;
 
     // what this thread reads of its row
-    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
+    Vector<x_t, VEC> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {

@@ -8,7 +8,6 @@ constexpr int LENGTH = 1023;  // elements of a row
 constexpr int STAGES = 2;  // stages of a multistage pipeline
 constexpr int SLOTS = 4;  // vectors that shared memory holds for each thread, or steps for a block
 constexpr int SPARE = 384;  // bytes between the operands of a pipeline
-constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
 // types of row numbers and strides, and of where rows begin
 using index_t = int;
 using offset_t = int;
@@ -210,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 sum += gather[other * LENGTH + column];
             }
             if (dw_ptr) {
-                store_scalar<ACCUMULATE>(dw_ptr + column, sum);
+                store_scalar<false>(dw_ptr + column, sum);
             } else store_partial<LENGTH>(partial, column, sum);
         }
     }

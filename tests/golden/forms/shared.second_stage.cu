@@ -2,7 +2,6 @@ constexpr int THREADS = 512;  // threads of a block
 constexpr int LENGTH = 1;  // elements of a row
 constexpr int TILE = 8;  // columns of a tile of the kernel that combines partials
 constexpr int SHARES = 16;  // warps that share such a tile
-constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 using dw_t = __nv_bfloat16;  // type of this operand's elements
 
@@ -38,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_st
             const int column = first + i;
             if (warp % SHARES != 0 || lane >= TILE || column >= WIDTH) continue;
             const float dw_sum = dw_sum_columns[i];
-            store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
+            store_scalar<false>(dw_ptr + column, dw_sum);
         }
     }
 }

@@ -5,7 +5,6 @@ constexpr int PATCH = 4;  // rows of a thread's patch of a tile
 constexpr int ROWS = 128;  // rows of a tile
 constexpr int COLUMNS = 8;  // columns of a tile
 constexpr int PATCHES = 256;  // patches of a tile
-constexpr bool BACKWARDS = true;  // whether the last rows or tiles come first
 using index_t = int;  // types of row numbers and strides, and of where rows begin
 constexpr int size_N = 1;  // length of N
 // type of this operand's elements
@@ -33,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) turned_forward
     using z_tile_t = Tile<z_t, ROWS, COLUMNS, VEC>;
     unsigned char* const z_tile = smem;
     // the last tiles first: L2 may still hold what the kernel before read last
-    const index_t tile = BACKWARDS ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const index_t tile = gridDim.x - 1 - blockIdx.x;
     constexpr index_t column_tiles = (columns + COLUMNS - 1) / COLUMNS;
     const index_t first_column = tile % column_tiles * COLUMNS;
     const index_t first_row = tile / column_tiles * ROWS;
