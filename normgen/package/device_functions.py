@@ -23,9 +23,8 @@ from normgen.cache_results import kept
 HEAD = "// Device functions come first.\n"
 _INCLUDE = re.compile(r'^#include "normgen/([^"]+)"\n', re.MULTILINE)
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*|^ *#.*(?:\\\n.*)*', re.MULTILINE)
-_WORD = re.compile(
-    r"(?<![\w.])(?<!->)(?<!\w::)(?<!>::)[A-Za-z_]\w*"
-)  # no member: `moments.mean`, `Layout::has`
+# No member of something: `moments.mean`, `Layout::has`.
+_WORD = re.compile(r"(?<![\w.])(?<!->)(?<!\w::)(?<!>::)[A-Za-z_]\w*")
 _TEMPLATE = re.compile(r"template <(?:[^<>()]|<[^<>]*>|\([^()]*\))*>\s*")
 _TYPE = re.compile(r"(?:struct(?: alignas\([^{]*\))?|enum|using) (\w+)")
 _CONSTANT = re.compile(r"(?<=[\w,] )(\w+) = ")
@@ -65,7 +64,7 @@ def inlined(text: str) -> str:
 
 def functions_of(texts: Iterable[str]) -> str:
     """The declarations of all that some texts call, each once, in the order of the files."""
-    named = set(words_of("".join(texts)))
+    named = set(_words("".join(texts)))
     reached, before = dict[int, Declaration](), -1
     while before < len(reached):
         before = len(reached)
@@ -80,8 +79,8 @@ def functions_of(texts: Iterable[str]) -> str:
     return "\n".join(filter(None, parts))
 
 
-def words_of(text: str) -> frozenset[str]:
-    """The names in a text, of which device functions may be some."""
+def _words(text: str) -> frozenset[str]:
+    """The names in a text."""
     return frozenset(_WORD.findall(_NO_CODE.sub("", text)))
 
 
@@ -122,18 +121,13 @@ def _data(name: str) -> str:
     return found.decode()
 
 
-def included(text: str) -> tuple[str, ...]:
-    """The files that a file includes."""
-    return tuple(_INCLUDE.findall(text))
-
-
 def _in_order(texts: Mapping[str, str]) -> Iterable[str]:
     """Files, each after those that it includes."""
     found: dict[str, None] = {}
 
     def add(name: str) -> None:
         if name not in found:
-            for other in included(texts[name]):
+            for other in _INCLUDE.findall(texts[name]):
                 add(other)
             found[name] = None
 
@@ -170,11 +164,12 @@ def _parts(text: str) -> Iterator[Declaration]:
 
 
 def _declaration(section: str, lead: Sequence[str], body: Sequence[str], heads: Sequence[str]) -> Declaration:
+    """What these lines declare. `lead`: the comment above them."""
     names = frozenset(name for head in heads for name in _names(head))
     head, text = "".join(heads), "".join(body)
     needs = frozenset((*_ELEMENT.findall(head), *_REFERENCE.findall(head))) - names
     assert names and len(needs & _ELEMENTS) < 2, text
-    return Declaration(section, "".join((*lead, text)), names, words_of(text), needs)
+    return Declaration(section, "".join((*lead, text)), names, _words(text), needs)
 
 
 def _names(head: str) -> Iterable[str]:

@@ -1,12 +1,12 @@
-// Each block waits for its whose, in the order of block numbers.
-extern "C" __global__ void lock(int* whose, float* y) {
+// Each block waits for its turn, in the order of block numbers.
+extern "C" __global__ void lock(int* next, float* y) {
   const int me = blockIdx.x;
   if (threadIdx.x == 0) {
-    while (atomicCAS(whose, me, me) != me) {
+    while (atomicCAS(next, me, me) != me) {
     }
     __threadfence();  // F1
     *y += 1.f;
     __threadfence();  // F0
-    atomicExch(whose, me + 1);
+    atomicExch(next, me + 1);
   }
 }

@@ -1,4 +1,4 @@
-// Two blocks whose warps send each of them a number, six times, through two halves in whose.
+// Two blocks step warps send each of them a number, six times, through two halves in turn.
 extern "C" __global__ void messages(const float* x, float* y) {
   __shared__ float place[2][4];
   __shared__ unsigned long long arrival[2];
@@ -11,18 +11,18 @@ extern "C" __global__ void messages(const float* x, float* y) {
   }
   normgen_cluster_arrive();
   normgen_cluster_wait();
-  for (int whose = 0; whose < 6; whose++) {
-    const int half = whose % 2;
+  for (int step = 0; step < 6; step++) {
+    const int half = step % 2;
     float* const mine = &place[half][rank * 2 + threadIdx.x / 32];
     __syncwarp();
     if (lane < 2) {
-      *normgen_remote_shared(mine, lane) = x[whose * 4 + rank * 2 + threadIdx.x / 32];
+      *normgen_remote_shared(mine, lane) = x[step * 4 + rank * 2 + threadIdx.x / 32];
       normgen_sent();
     }
-    normgen_await_sent(arrival + half, whose / 2 % 2);
+    normgen_await_sent(arrival + half, step / 2 % 2);
     if (threadIdx.x == 0) normgen_expect(arrival + half);  // E0
     float sum = 0.f;
     for (int from = 0; from < 4; from++) sum += place[half][from];
-    y[(whose * 2 + rank) * 64 + threadIdx.x] = sum;
+    y[(step * 2 + rank) * 64 + threadIdx.x] = sum;
   }
 }
