@@ -53,7 +53,10 @@ __device__ float sum(float a, float b) { return a + b + Size<float>::VALUE; }
 #endif
 """,
 }
-KERNEL = "float f() { return added(Pair{1, 2.f}); }  // not unused\n"
+KERNEL = """float f(Own* own) {  // not unused
+    return added(Pair{1, 2.f}) + own->unused + own[0].unused + Own::unused + Own<1>::unused;
+}
+"""
 
 
 def test_every_declaration_compiles_with_what_it_names() -> None:
